@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# Language level, warnings, sanitizers, and the tools that make building fast.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+# Dev: assertions on, just enough optimisation that LibTorch's headers are bearable.
+set(CMAKE_CXX_FLAGS_DEV "-O1 -g1" CACHE STRING "Flags of the Dev build type")
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+if(PROJECT_IS_TOP_LEVEL)
+  find_program(CCACHE ccache)
+  if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    # Precompiled headers need these sloppiness settings to be cacheable.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE})
+  endif()
+  find_program(MOLD mold)
+  if(MOLD)
+    add_link_options(-fuse-ld=mold)
+  endif()
+  # Two compilers at once: one that includes LibTorch takes over 1 GB.
+  set_property(GLOBAL PROPERTY JOB_POOLS compile=2 link=2)
+  set(CMAKE_JOB_POOL_COMPILE compile)
+  set(CMAKE_JOB_POOL_LINK link)
+endif()
+
+if(DRIVETRAIN_SANITIZE)
+  add_compile_options(-fsanitize=${DRIVETRAIN_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${DRIVETRAIN_SANITIZE})
+endif()
+
+# Warnings for our own code only.
+add_library(drivetrain_warnings INTERFACE)
+target_compile_options(drivetrain_warnings INTERFACE -Wall -Wextra -Wpedantic -Werror
+  -Wno-unknown-pragmas)
