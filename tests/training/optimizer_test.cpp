@@ -101,6 +101,20 @@ TEST(PreparedOptimizer, SgdEqualsTheClass) {
                                  Options(3e-3).momentum(0.9).weight_decay(0.1).nesterov(true));
 }
 
+// The class is the only right reference here: see has_reduced_momentum in fused_step.cpp.
+TEST(PreparedOptimizer, SgdMomentumInBfloat16EqualsTheClassBitForBit) {
+  const Tensors ours = {torch::randn({8, 5}).to(torch::kBFloat16).requires_grad_(true)};
+  const Tensors theirs = copies(ours);
+  PreparedOptimizer<optim::SGD> prepared(optim::SGD(ours, optim::SGDOptions(0.1).momentum(0.9)));
+  optim::SGD plain(theirs, optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 12; ++step) {
+    set_gradients(ours, theirs, step);
+    prepared.step();
+    plain.step();
+  }
+  EXPECT_TRUE(torch::equal(ours[0], theirs[0]));
+}
+
 TEST(PreparedOptimizer, AdagradEqualsTheClass) {
   using Options = optim::AdagradOptions;
   expect_equal_steps<optim::Adagrad>(Options(1e-2), Options(3e-3).weight_decay(0.3));
@@ -215,6 +229,7 @@ TEST(PreparedOptimizer, IsWhatASchedulerTakes) {
   const auto x = torch::ones({1}, torch::requires_grad());
   PreparedOptimizer<optim::SGD> optimizer(optim::SGD({x}, 1.0));
   optim::StepLR schedule(optimizer, /*step_size=*/1, /*gamma=*/0.1);
+  schedule.step();
   schedule.step();
   EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.1);
 }
