@@ -25,7 +25,8 @@ std::string make_label(int rank, int world_size) {
 std::string label_from_environment() {
   const std::string rank = environment("RANK").value_or("");
   const std::string world_size = environment("WORLD_SIZE").value_or("1");
-  return rank.empty() || world_size == "1" ? std::string() : "[rank " + rank + "/" + world_size + "] ";
+  return rank.empty() || world_size == "1" ? std::string()
+                                           : "[rank " + rank + "/" + world_size + "] ";
 }
 
 }  // namespace
