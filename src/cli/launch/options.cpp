@@ -16,41 +16,54 @@ namespace {
 using core::str;
 
 constexpr const char* kDescription =
-    "Runs PROGRAM once per rank, with the variables that torchrun sets, and looks after the "
-    "ranks:\n"
-    "their lines come out whole and marked with the rank; when one fails, the others are ended "
-    "and\n"
-    "the first failure is reported; and none of them outlives the launcher.\n"
-    "Everything after PROGRAM belongs to it. Options can be written with - or _.\n";
+    R"(Usage: drivetrain launch [options] PROGRAM [arguments]
 
-constexpr const char* kFooter = R"(Examples:
+Runs PROGRAM once per rank, with the variables that torchrun sets, and looks after the ranks:
+their lines come out whole and marked with the rank; when one fails, the others are ended and the
+first failure is reported; and neither they nor what they started outlives the launcher.
+
+Everything after PROGRAM belongs to it; "--" before it is allowed. Names of options can be written
+with - or _; of an option given twice, the last counts.
+)";
+
+constexpr const char* kFooter = R"(Environment of each rank:
+  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK,
+  ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT,
+  TORCHELASTIC_MAX_RESTARTS
+        As torchrun sets them. Those of an outer launcher (torchrun, MPI, Slurm) are replaced.
+  OMP_NUM_THREADS
+        Cores per rank, unless it is set already or --num-threads is given.
+  DRIVETRAIN_STORE_FD
+        Rank 0 only: the number of an inherited socket that listens on MASTER_PORT. It is never
+        closed between choosing the port and using it, so no other program can take the port.
+  DRIVETRAIN_ERROR_FILE
+        Where the library of a failing rank writes {"rank", "message", "collective", "time"} as
+        JSON, and "peer": RANK where it failed only because that rank had.
+  DRIVETRAIN_CPU=1, DRIVETRAIN_DEBUG=1, DRIVETRAIN_TIMEOUT
+        With --cpu, --debug, --timeout.
+
+Streams:
+  Rank 0 reads the launcher's standard input, unless that is a terminal: then it reads nothing, as
+  the other ranks always do. A rank's standard output is a terminal where the launcher's is,
+  likewise its standard error: lines appear as they are written, and the progress bar of this
+  machine's first rank stays below all other lines. Elsewhere a carriage return is passed on like
+  any other character.
+
+Signals:
+  SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to every rank, once; who is still
+  there after the grace period is killed, at once on a second signal. Ctrl-Z stops the ranks too.
+  SIGUSR1 and SIGUSR2 are passed on.
+
+Exit code:
+  0 where every rank returned 0. Otherwise that of the first rank that failed, or 128 + its signal;
+  128 + the signal that ended the launch (130 after Ctrl-C); 127 or 126 where PROGRAM was not found
+  or cannot be run; 2 where an option is wrong; 1 where the launch itself failed.
+
+Examples:
   drivetrain launch --num-processes 4 ./train --lr 1e-3
   drivetrain launch --cpu -n 2 --log-dir logs ./train
   drivetrain launch -n 16 --num-machines 2 --machine-rank 0 \
-      --main-process-ip 10.0.0.1 --main-process-port 29500 ./train
-
-Environment of each rank:
-  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK,
-  ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT,
-  TORCHELASTIC_MAX_RESTARTS   as torchrun sets them; those of an outer launcher are replaced
-  OMP_NUM_THREADS             cores per rank, unless set already or given by --num-threads
-  DRIVETRAIN_STORE_FD         rank 0 only: an inherited socket that listens on MASTER_PORT
-  DRIVETRAIN_ERROR_FILE       where the library writes a failing rank's error
-  DRIVETRAIN_CPU, DRIVETRAIN_DEBUG, DRIVETRAIN_TIMEOUT    with --cpu, --debug, --timeout
-
-Streams:
-  Rank 0 reads the launcher's standard input, unless that is a terminal; the other ranks, and rank
-  0 then, read nothing. A rank's standard output is a terminal if the launcher's is, likewise its
-  standard error: lines appear as they are written, and rank 0's progress bar stays at the bottom.
-
-Signals:
-  Ctrl-C (SIGINT), SIGTERM, SIGHUP and SIGQUIT are passed on once; ranks still there after the
-  grace period are killed, at once on the second signal. SIGUSR1 and SIGUSR2 are passed on.
-
-Exit code:
-  0 where every rank returned 0; else the first failing rank's exit code, or 128 + its signal;
-  128 + the signal that ended the launch; 126 or 127 where PROGRAM cannot be run or found; 2 where
-  an option is wrong.)";
+      --main-process-ip 10.0.0.1 --main-process-port 29500 ./train)";
 
 // What CLI11 fills in: text, so that every value is parsed, and refused, in one manner.
 struct Texts {
@@ -83,8 +96,11 @@ void declare_processes(CLI::App& app, Texts& texts) {
 
 void declare_machines(CLI::App& app, Texts& texts) {
   const std::string group = "Machines";
-  app.add_option("--num-machines", texts.num_machines,
-                 "Machines; run the launcher once on each. Default: 1")
+  app.add_option(
+         "--num-machines", texts.num_machines,
+         "Run the launcher once on each, with the same options but for --machine-rank. "
+         "Each looks after its own ranks; those elsewhere are told of a failure by the library. "
+         "Default: 1")
       ->type_name("N")
       ->group(group);
   app.add_option("--machine-rank", texts.machine_rank, "This machine's number. Default: 0")
@@ -153,23 +169,48 @@ void declare_output(CLI::App& app, Texts& texts) {
       ->group(group);
 }
 
-// CLI11's usage line does not know of PROGRAM.
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-    return "Usage: drivetrain launch [options] PROGRAM [arguments]\n";
-  }
-};
-
 void declare(CLI::App& app, Texts& texts) {
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.footer(kFooter);
-  app.get_formatter()->column_width(34);
-  app.set_help_flag("-h,--help", "Print this help")->group("Output");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   declare_processes(app, texts);
   declare_machines(app, texts);
   declare_failures(app, texts);
   declare_output(app, texts);
+  app.set_help_flag("-h,--help", "Print this help")->group("Output");
+}
+
+// "-n, --num-processes N".
+std::string heading(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  const bool is_flag = option.get_items_expected_max() == 0;
+  return core::join(names) + (is_flag ? "" : " " + option.get_type_name());
+}
+
+void print_wrapped(std::ostream& out, const std::string& text) {
+  constexpr size_t kWidth = 84;
+  std::string line;
+  for (const std::string& word : core::split(text, ' ')) {
+    if (!line.empty() && line.size() + word.size() >= kWidth) {
+      out << "        " << line << "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  out << "        " << line << "\n";
+}
+
+void print_help(const CLI::App& app, std::ostream& out) {
+  out << kDescription;
+  for (const char* group : {"Processes", "Machines", "Failures", "Output"}) {
+    out << "\n" << group << ":\n";
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->get_group() != group) continue;
+      out << "  " << heading(*option) << "\n";
+      print_wrapped(out, option->get_description());
+    }
+  }
+  out << "\n" << kFooter << "\n";
 }
 
 std::vector<std::string> option_names(const CLI::App& app) {
@@ -191,6 +232,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
 
 // --num_processes=2 becomes --num-processes=2.
 std::string with_dashes(const std::string& argument) {
+  if (!argument.starts_with("--")) return argument;
   std::string out = argument;
   const auto end = out.begin() + static_cast<std::ptrdiff_t>(std::min(out.find('='), out.size()));
   std::replace(out.begin(), end, '_', '-');
@@ -202,6 +244,28 @@ struct Parts {
   std::vector<std::string> command;
 };
 
+// An option as written: "--name", "--name=value", "-n" or "-nvalue".
+struct Written {
+  std::string name;
+  std::optional<std::string> value;
+};
+
+Written take_apart(const std::string& argument) {
+  const bool is_long = argument.starts_with("--");
+  const size_t end = is_long ? argument.find('=') : std::min<size_t>(2, argument.size());
+  if (end == std::string::npos || end == argument.size()) return {argument, std::nullopt};
+  return {argument.substr(0, end), argument.substr(is_long ? end + 1 : end)};
+}
+
+const CLI::Option& find_option(const CLI::App& app, const Written& written) {
+  const CLI::Option* option = app.get_option_no_throw(written.name);
+  if (option == nullptr) refuse_option(app, written.name);
+  if (option->get_items_expected_max() == 0 && written.value)
+    throw ConfigError(str("option ", written.name, " has the value \"", *written.value,
+                          "\"; allowed: none; leave it out"));
+  return *option;
+}
+
 // Splits at PROGRAM: the first argument that is neither an option nor an option's value.
 Parts split_at_program(const CLI::App& app, const std::vector<std::string>& arguments) {
   Parts parts;
@@ -211,17 +275,15 @@ Parts split_at_program(const CLI::App& app, const std::vector<std::string>& argu
       ++i;
       break;
     }
-    const std::string argument = with_dashes(arguments[i]);
-    const size_t equals = argument.find('=');
-    const std::string name = argument.substr(0, equals);
-    const CLI::Option* option = app.get_option_no_throw(name);
-    if (option == nullptr) refuse_option(app, name);
-    parts.options.push_back(argument);
-    if (option->get_items_expected_max() == 0 || equals != std::string::npos) continue;
-    if (++i == arguments.size())
-      throw ConfigError(str("option ", name, " has no value; allowed: ", name, " ",
-                            option->get_type_name(), "; see drivetrain launch --help"));
-    parts.options.push_back(arguments[i]);
+    Written written = take_apart(with_dashes(arguments[i]));
+    const CLI::Option& option = find_option(app, written);
+    parts.options.push_back(written.name);
+    if (option.get_items_expected_max() == 0) continue;
+    if (!written.value && i + 1 < arguments.size()) written.value = arguments[++i];
+    if (!written.value || written.value->empty())
+      throw ConfigError(str("option ", written.name, " has no value; allowed: ", written.name, " ",
+                            option.get_type_name(), "; see drivetrain launch --help"));
+    parts.options.push_back(*written.value);
   }
   parts.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   return parts;
@@ -291,9 +353,14 @@ void read_failures(const Texts& texts, LaunchOptions& options) {
                           "leave it out"));
 }
 
+// Machines may share the folder.
+std::string error_file_name(int machine_rank) {
+  return machine_rank == 0 ? "/error.json" : str("/error.machine-", machine_rank, ".json");
+}
+
 LaunchOptions read(const CLI::App& app, const Texts& texts) {
   LaunchOptions options;
-  options.cpu = texts.cpu;
+  options.cpu = texts.cpu || core::environment_bool("DRIVETRAIN_CPU").value_or(false);
   options.debug = texts.debug;
   options.dry_run = texts.dry_run;
   read_machines(texts, options);
@@ -306,7 +373,7 @@ LaunchOptions read(const CLI::App& app, const Texts& texts) {
   options.log_dir = texts.log_dir;
   options.error_file = texts.error_file;
   if (options.error_file.empty() && !options.log_dir.empty())
-    options.error_file = options.log_dir + "/error.json";
+    options.error_file = options.log_dir + error_file_name(options.machine_rank);
   options.show = read_show(texts);
   if (app.count("--prefix") > 0) options.prefix = texts.prefix;
   return options;
@@ -326,7 +393,7 @@ int count_devices() {
 
 std::optional<LaunchOptions> parse_launch_options(const std::vector<std::string>& arguments,
                                                   std::ostream& out) {
-  CLI::App app(kDescription);
+  CLI::App app;
   Texts texts;
   declare(app, texts);
   Parts parts = split_at_program(app, arguments);
@@ -334,7 +401,7 @@ std::optional<LaunchOptions> parse_launch_options(const std::vector<std::string>
     std::reverse(parts.options.begin(), parts.options.end());  // CLI11 takes them from the back
     app.parse(parts.options);
   } catch (const CLI::CallForHelp&) {
-    out << app.help();
+    print_help(app, out);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw ConfigError(str(error.what(), "; see drivetrain launch --help"));
