@@ -22,8 +22,7 @@ namespace {
 
 // Every rank's message, of one length, as rows.
 at::Tensor gather_messages(State& state, const at::Tensor& message, const Record& record) {
-  at::Tensor rows =
-      at::empty({state.facts().world_size, message.numel()}, message.options());
+  at::Tensor rows = at::empty({state.facts().world_size, message.numel()}, message.options());
   state.await(*state.transport().all_gather(rows, message, record.timeout), record);
   return rows;
 }
@@ -87,9 +86,11 @@ void require_same_rows(State& state, const Tensors& tensors, const at::Tensor& c
   for (int64_t i = 0; i < static_cast<int64_t>(tensors.size()); ++i)
     for (int64_t r = 1; r < counts.size(0); ++r)
       if (at[r][2 * i + 1] != at[0][2 * i + 1])
-        state.raise(core::str("gather: tensor ", i, " of rank ", r, " differs from rank 0's in type or in "
-                        "a size other than dim 0 (here: ", tensors[i].toString(), " ",
-                        tensors[i].sizes(), "); allowed: rows of one type and shape"));
+        state.raise(core::str("gather: tensor ", i, " of rank ", r,
+                              " differs from rank 0's in type or in "
+                              "a size other than dim 0 (here: ",
+                              tensors[i].toString(), " ", tensors[i].sizes(),
+                              "); allowed: rows of one type and shape"));
 }
 
 }  // namespace
@@ -138,8 +139,8 @@ Tensors broadcast(const World& world, const Tensors& tensors, int root,
   if (world.world_size() == 1) return tensors;
   const Record record = state.begin("broadcast", tensors, options);
   const auto offsets = comm::offsets_of(tensors);
-  const at::Tensor message = world.rank() == root ? comm::pack(tensors, offsets)
-                                                  : at::empty({offsets.back()}, at::kByte);
+  const at::Tensor message =
+      world.rank() == root ? comm::pack(tensors, offsets) : at::empty({offsets.back()}, at::kByte);
   state.await(*state.transport().broadcast(message, root, record.timeout), record);
   return comm::unpack(static_cast<const char*>(message.const_data_ptr()), tensors, offsets);
 }
@@ -197,8 +198,8 @@ Tensors deserialize(const char* bytes, size_t num_tensors) {
 
 void require_parts(const World& world, const std::vector<Tensors>& parts, size_t num_tensors) {
   if (parts.size() != static_cast<size_t>(world.world_size()))
-    throw std::invalid_argument(str("scatter of ", parts.size(), " parts over ",
-                                    world.world_size(), " ranks; allowed: one part a rank"));
+    throw std::invalid_argument(str("scatter of ", parts.size(), " parts over ", world.world_size(),
+                                    " ranks; allowed: one part a rank"));
   for (size_t r = 0; r < parts.size(); ++r)
     if (parts[r].size() != num_tensors)
       throw std::invalid_argument(str("scatter: part ", r, " has ", parts[r].size(),
@@ -208,8 +209,8 @@ void require_parts(const World& world, const std::vector<Tensors>& parts, size_t
 
 }  // namespace
 
-Tensors scatter(const World& world, const std::vector<Tensors>& parts, size_t num_tensors,
-                int root, const CollectiveOptions& options) {
+Tensors scatter(const World& world, const std::vector<Tensors>& parts, size_t num_tensors, int root,
+                const CollectiveOptions& options) {
   at::NoGradGuard no_grad;
   State& state = world.state();
   state.require_root("scatter", root);
@@ -274,7 +275,8 @@ Tensors pad_across_processes(const World& world, const Tensors& tensors, int64_t
   Tensors results = tensors;
   for (size_t i = 0; i < tensors.size(); ++i)
     if (const auto d = dim_in(tensors[i], dim))
-      results[i] = pad_to(tensors[i], *d, lengths.const_data_ptr<int64_t>()[i], pad_index, pad_first);
+      results[i] =
+          pad_to(tensors[i], *d, lengths.const_data_ptr<int64_t>()[i], pad_index, pad_first);
   return results;
 }
 

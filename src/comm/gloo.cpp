@@ -31,6 +31,9 @@ class GlooWork : public Work {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
+// c10d compares sizes where only the number of elements matters.
+at::Tensor flat(const at::Tensor& tensor) { return tensor.view({tensor.numel()}); }
+
 c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
   switch (op) {
     case ReduceOp::max:
@@ -77,11 +80,12 @@ class Gloo : public Transport {
     return started(group_->reduce(tensors, options));
   }
 
-  Started reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op,
-                         Milliseconds limit) override {
+  Started reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op, Milliseconds limit) override {
     c10d::ReduceScatterOptions options;
     options.reduceOp = c10d_op(op);
     options.timeout = limit;
+    out = flat(out);
+    in = flat(in);
     return started(group_->_reduce_scatter_base(out, in, options));
   }
 
@@ -96,6 +100,8 @@ class Gloo : public Transport {
   Started all_gather(at::Tensor out, at::Tensor in, Milliseconds limit) override {
     c10d::AllgatherOptions options;
     options.timeout = limit;
+    out = flat(out);
+    in = flat(in);
     return started(group_->_allgather_base(out, in, options));
   }
 
@@ -103,9 +109,9 @@ class Gloo : public Transport {
     c10d::ScatterOptions options;
     options.rootRank = root;
     options.timeout = limit;
-    std::vector<at::Tensor> outs = {std::move(out)};
+    std::vector<at::Tensor> outs = {flat(out)};
     std::vector<std::vector<at::Tensor>> ins;
-    if (group_->getRank() == root) ins.push_back(in.chunk(group_->getSize()));
+    if (group_->getRank() == root) ins.push_back(flat(in).chunk(group_->getSize()));
     return started(group_->scatter(outs, ins, options));
   }
 

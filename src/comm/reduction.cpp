@@ -73,8 +73,8 @@ at::Tensor decode(const at::Tensor& rows, ReduceOp op, int world_size) {
   if (op == ReduceOp::mean) return rows.div(world_size);
   if (!carries_nan(rows.scalar_type(), op)) return rows;
   const int64_t half = rows.size(1) / 2;
-  return rows.narrow(1, 0, half).masked_fill(rows.narrow(1, half, half).ne(0),
-                                             std::numeric_limits<double>::quiet_NaN());
+  return rows.narrow(1, 0, half)
+      .masked_fill(rows.narrow(1, half, half).ne(0), std::numeric_limits<double>::quiet_NaN());
 }
 
 }  // namespace drivetrain::comm

@@ -41,8 +41,10 @@ Tensors reduce_grouped(const char* name, const Tensors& tensors, ReduceOp op, in
   for (const auto& [dtype, members] : by_type(name, tensors, op)) {
     Tensors columns;
     for (const size_t i : members)
-      columns.push_back(tensors[i].detach().to(at::kCPU, dtype).reshape(
-          {num_rows, tensors[i].numel() / num_rows}));
+      columns.push_back(tensors[i]
+                            .detach()
+                            .to(at::kCPU, dtype)
+                            .reshape({num_rows, tensors[i].numel() / num_rows}));
     const at::Tensor sent = at::cat(columns, 1);
     if (sent.numel() == 0) {
       for (size_t k = 0; k < members.size(); ++k) results[members[k]] = columns[k];
@@ -131,8 +133,8 @@ Tensors reduce_scatter(const World& world, const Tensors& tensors, ReduceOp op,
     if (!tensors[i].defined()) continue;
     std::vector<int64_t> sizes = tensors[i].sizes().vec();
     sizes[0] /= size;
-    results[i] = comm::restore(results[i].narrow(0, 0, results[i].numel() > 0 ? 1 : 0), tensors[i],
-                               sizes);
+    results[i] =
+        comm::restore(results[i].narrow(0, 0, results[i].numel() > 0 ? 1 : 0), tensors[i], sizes);
   }
   return results;
 }

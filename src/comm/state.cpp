@@ -2,6 +2,7 @@
 #include "comm/state.h"
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
 #include <drivetrain/error.h>
 
 #include <algorithm>
@@ -53,6 +54,8 @@ Record State::begin(const char* name, c10::ArrayRef<at::Tensor> tensors,
 void State::await(Work& work, const Record& record) {
   try {
     if (work.wait_for(record.timeout)) return;
+  } catch (const c10::Error& error) {
+    raise(str(describe(record), " failed: ", error.what_without_backtrace()));
   } catch (const std::exception& error) {
     raise(str(describe(record), " failed: ", error.what()));
   }
@@ -75,8 +78,8 @@ void State::raise(const std::string& message) {
 
 void State::require_root(const char* name, int root) const {
   if (root < 0 || root >= facts_.world_size)
-    throw std::invalid_argument(str(name, " with root ", root, "; allowed: 0 to ",
-                                    facts_.world_size - 1));
+    throw std::invalid_argument(
+        str(name, " with root ", root, "; allowed: 0 to ", facts_.world_size - 1));
 }
 
 void Call::wait() {

@@ -15,8 +15,8 @@ namespace drivetrain::comm {
 
 // One collective, cheap to keep: the text is made only when an error needs it.
 struct Record {
-  uint64_t number = 0;         // Counts the collectives of a world from 1; equal on all ranks.
-  const char* name = "";       // "all_reduce"
+  uint64_t number = 0;    // Counts the collectives of a world from 1; equal on all ranks.
+  const char* name = "";  // "all_reduce"
   int64_t num_tensors = 0;
   at::ScalarType dtype = at::kByte;  // Of the first tensor, as is the shape.
   int64_t num_dims = 0;
@@ -68,7 +68,9 @@ class Call {
  public:
   Call(std::shared_ptr<State> state, Record record, std::unique_ptr<Work> work,
        std::function<void()> finish)
-      : state_(std::move(state)), record_(record), work_(std::move(work)),
+      : state_(std::move(state)),
+        record_(record),
+        work_(std::move(work)),
         finish_(std::move(finish)) {}
 
   void wait();

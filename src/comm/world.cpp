@@ -30,7 +30,8 @@ namespace {
 
 void require_contiguous(const char* name, const at::Tensor& tensor) {
   if (!tensor.is_contiguous())
-    throw std::invalid_argument(str(name, " of a tensor that is not contiguous; allowed: a "
+    throw std::invalid_argument(str(name,
+                                    " of a tensor that is not contiguous; allowed: a "
                                     "contiguous one; pass tensor.contiguous()"));
 }
 
