@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace at {
@@ -38,22 +39,22 @@ class BaseAccelerator;
 
 // What a backend can do.
 struct Capabilities {
-  bool set_device = true;            // has several devices, one of them current
-  bool properties = false;           // get_device_name, get_device_properties, _capability
+  bool set_device = true;   // has several devices, one of them current
+  bool properties = false;  // get_device_name, get_device_properties, _capability
   bool utilization = false;
-  bool random_numbers = true;        // a generator for each device
-  bool memory_stats = true;          // memory_stats, memory_allocated, memory_reserved
-  bool memory_peaks = true;          // max_memory_allocated, _reserved and the resets of peaks
-  bool memory_info = true;           // total_memory, available_memory
+  bool random_numbers = true;  // a generator for each device
+  bool memory_stats = true;    // memory_stats, memory_allocated, memory_reserved
+  bool memory_peaks = true;    // max_memory_allocated, _reserved and the resets of peaks
+  bool memory_info = true;     // total_memory, available_memory
   bool memory_snapshot = false;
-  bool memory_fraction = false;      // set_per_process_memory_fraction
-  bool pinned_memory = true;         // pin_memory gives page-locked memory
+  bool memory_fraction = false;  // set_per_process_memory_fraction
+  bool pinned_memory = true;     // pin_memory gives page-locked memory
   bool streams = true;
   bool events = true;
   bool blocking_events = false;      // Event(..., blocking = true)
   bool interprocess_events = false;  // Event(..., interprocess = true)
   bool autocast = true;
-  bool synchronous = false;          // work is done when the call returns
+  bool synchronous = false;  // work is done when the call returns
 };
 
 // Which device of a backend: its index, a device of the backend's own type, or, by default, the
@@ -61,7 +62,7 @@ struct Capabilities {
 class DeviceArg {
  public:
   DeviceArg() = default;
-  DeviceArg(int index) : index_(index) {}                                    // NOLINT: implicit
+  DeviceArg(int index) : index_(index) {}  // NOLINT: implicit
   DeviceArg(c10::Device device) : index_(device.index()), type_(device.type()) {}  // NOLINT
 
   std::optional<int> index() const;  // none: the current one
@@ -74,14 +75,14 @@ class DeviceArg {
 
 struct DeviceCapability {
   int major = 0, minor = 0;  // compute capability on cuda; 0, 0 where there is no such number
-  std::string level;         // "9.0" on cuda; the instruction set LibTorch runs with on cpu: "AVX512"
+  std::string level;  // "9.0" on cuda; the instruction set LibTorch runs with on cpu: "AVX512"
 };
 
 struct DeviceProperties {
   std::string name;
   DeviceCapability capability;
-  int64_t total_memory = 0;         // bytes
-  int multi_processor_count = 0;    // multiprocessors; on cpu the cores that this process may use
+  int64_t total_memory = 0;           // bytes
+  int multi_processor_count = 0;      // multiprocessors; on cpu the cores that this process may use
   std::vector<std::string> features;  // "avx2", "amx_bf16", ...; empty where not known
 };
 
@@ -121,8 +122,8 @@ class Event {
   void record(std::optional<c10::Stream> stream = std::nullopt);
   // Makes `stream` (default as above) wait for the event, without blocking the caller.
   void wait(std::optional<c10::Stream> stream = std::nullopt) const;
-  bool query() const;         // true if never recorded, or reached
-  void synchronize() const;   // **Blocks.** until reached
+  bool query() const;        // true if never recorded, or reached
+  void synchronize() const;  // **Blocks.** until reached
   // Milliseconds from this event to `end`. **Throws HardwareError if** either has no timing or is
   // not yet recorded and reached.
   double elapsed_time(const Event& end) const;
@@ -203,7 +204,7 @@ class BaseAccelerator : public std::enable_shared_from_this<BaseAccelerator> {
   // Why no device of this backend can be used; "" if one can. Never throws, initialises nothing.
   virtual std::string why_unavailable() const { return ""; }
   bool is_available() const { return why_unavailable().empty(); }
-  virtual int device_count() const = 0;  // 0 if unavailable
+  virtual int device_count() const = 0;                   // 0 if unavailable
   virtual std::string get_version() const { return ""; }  // of the backend's runtime; "" on cpu
   virtual int current_device() const { return 0; }
   virtual c10::Device get_current_device() const;  // with its index; "cpu" has none
@@ -301,7 +302,7 @@ class BaseAccelerator : public std::enable_shared_from_this<BaseAccelerator> {
 
 using AcceleratorFactory = std::function<std::shared_ptr<BaseAccelerator>(const AcceleratorFacts&)>;
 
-// Adds a backend; without a factory it is a DeviceAccelerator (accelerators.h) with these facts.
+// Adds a backend; without a factory it is a DeviceAccelerator (backends.h) with these facts.
 // Auto-detection meets it from its next run on. **Throws HardwareError if** the name is taken.
 void register_accelerator(AcceleratorFacts facts, AcceleratorFactory make = {});
 
@@ -322,7 +323,8 @@ void set_accelerator(std::shared_ptr<BaseAccelerator> accelerator);
 
 // Detects again and returns the accelerator in force. Takes what DRIVETRAIN_ACCELERATOR names, else
 // the first available one. An explicit choice is kept: clear_accelerator() first to drop it.
-// **Throws ConfigError if** the variable holds an unknown name, HardwareError if an unavailable one.
+// **Throws ConfigError if** the variable holds an unknown name, HardwareError if an unavailable
+// one.
 std::shared_ptr<BaseAccelerator> auto_set_accelerator();
 
 // Forgets what was set or detected.

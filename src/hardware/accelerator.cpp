@@ -22,8 +22,8 @@ namespace {
 
 // Launchers say the local rank in different variables; torchrun's comes first.
 int local_rank() {
-  for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                           "SLURM_LOCALID"})
+  for (const char* name :
+       {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
     if (const auto rank = core::environment_int(name, 0, std::numeric_limits<int>::max()))
       return static_cast<int>(*rank);
   return 0;
@@ -42,8 +42,9 @@ std::optional<int> DeviceArg::index() const {
 int BaseAccelerator::resolve(const char* call, const DeviceArg& device) const {
   if (device.type() && *device.type() != facts_.type)
     throw HardwareError(str(name(), ": ", call, " was given a device of type ",
-                            c10::DeviceTypeName(*device.type(), true), "; allowed: devices of type ",
-                            c10::DeviceTypeName(facts_.type, true), "; ask that backend instead"));
+                            c10::DeviceTypeName(*device.type(), true),
+                            "; allowed: devices of type ", c10::DeviceTypeName(facts_.type, true),
+                            "; ask that backend instead"));
   const int count = device_count();
   const int index = count > 0 && !device.index() ? current_device() : device.index().value_or(0);
   if (index >= 0 && index < count) return index;
@@ -212,7 +213,8 @@ std::string BaseAccelerator::memory_summary(DeviceArg device, bool abbreviated) 
     line("requested", stats.requested_bytes, core::format_bytes);
   }
   line("allocations", stats.allocations, count);
-  return text + str("retries  ", stats.num_alloc_retries, "\nout of memory  ", stats.num_ooms, "\n");
+  return text +
+         str("retries  ", stats.num_alloc_retries, "\nout of memory  ", stats.num_ooms, "\n");
 }
 
 std::vector<MemoryBlock> BaseAccelerator::memory_snapshot(DeviceArg device) const {

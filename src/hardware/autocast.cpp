@@ -23,9 +23,9 @@ c10::DeviceType checked(c10::DeviceType type) {
 
 at::ScalarType checked(c10::DeviceType type, at::ScalarType dtype) {
   if (dtype != at::kHalf && dtype != at::kBFloat16)
-    throw HardwareError(core::str(c10::DeviceTypeName(type, true), ": autocast was asked for ",
-                                  c10::toString(dtype),
-                                  "; allowed: Half, BFloat16; pass one of these or enabled = false"));
+    throw HardwareError(core::str(
+        c10::DeviceTypeName(type, true), ": autocast was asked for ", c10::toString(dtype),
+        "; allowed: Half, BFloat16; pass one of these or enabled = false"));
   return dtype;
 }
 

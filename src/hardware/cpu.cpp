@@ -2,7 +2,7 @@
 // The CPU as an accelerator: one device that does its work at once.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Version.h>
-#include <drivetrain/accelerators.h>
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 #include <malloc.h>
 
@@ -13,10 +13,10 @@
 #include <thread>
 
 #include "core/text.h"
-#include "hardware/backends.h"
 #include "hardware/counting_allocator.h"
 #include "hardware/cpu_facts.h"
 #include "hardware/event_state.h"
+#include "hardware/table.h"
 
 namespace drivetrain {
 
@@ -62,9 +62,7 @@ struct Sample {
   Clock::time_point at;
 };
 
-Sample sample(const std::vector<int>& cores) {
-  return {hardware::cpu_times(cores), Clock::now()};
-}
+Sample sample(const std::vector<int>& cores) { return {hardware::cpu_times(cores), Clock::now()}; }
 
 c10::Stream cpu_stream(c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCPU), id);

@@ -3,14 +3,14 @@
 // libraries, without their headers: the entry points below are stable parts of the driver's ABI.
 #include <ATen/Context.h>
 #include <dlfcn.h>
-#include <drivetrain/accelerators.h>
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 
 #include <array>
 #include <cstdio>
 
 #include "core/text.h"
-#include "hardware/backends.h"
+#include "hardware/table.h"
 
 namespace drivetrain {
 

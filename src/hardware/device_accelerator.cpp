@@ -6,7 +6,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <drivetrain/accelerators.h>
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 
 #include <atomic>
@@ -15,8 +15,8 @@
 
 #include "core/log.h"
 #include "core/text.h"
-#include "hardware/backends.h"
 #include "hardware/event_state.h"
+#include "hardware/table.h"
 
 namespace drivetrain {
 
@@ -91,8 +91,9 @@ struct DeviceEvent final : detail::EventState {
   double elapsed_ms(const EventState& end) const override {
     const auto* other = dynamic_cast<const DeviceEvent*>(&end);
     if (other == nullptr)
-      throw HardwareError(name + ": Event.elapsed_time was given an event of another backend; "
-                                 "allowed: two events of one backend; make both with it");
+      throw HardwareError(name +
+                          ": Event.elapsed_time was given an event of another backend; "
+                          "allowed: two events of one backend; make both with it");
     return guarded(name, "Event.elapsed_time", [&] { return event.elapsedTime(other->event); });
   }
 
@@ -151,8 +152,8 @@ std::string DeviceAccelerator::why_unavailable() const {
   if (!c10::impl::hasDeviceGuardImpl(type))
     return str("this LibTorch was built without it, or its library is not linked",
                driver_state(facts()));
-  const bool answers = !has_own_hooks(type) ||
-                       at::globalContext().getAcceleratorHooksInterface(type).isAvailable();
+  const bool answers =
+      !has_own_hooks(type) || at::globalContext().getAcceleratorHooksInterface(type).isAvailable();
   if (!answers || guard_of(type).deviceCount() <= 0)
     return str("LibTorch has it, but finds no device", hidden_devices(facts()),
                driver_state(facts()));
@@ -174,9 +175,8 @@ void DeviceAccelerator::do_set_device(int index) const {
 }
 
 void DeviceAccelerator::do_synchronize(int index) const {
-  guarded(name(), "synchronize", [&] {
-    guard_of(device_type()).synchronizeDevice(static_cast<c10::DeviceIndex>(index));
-  });
+  guarded(name(), "synchronize",
+          [&] { guard_of(device_type()).synchronizeDevice(static_cast<c10::DeviceIndex>(index)); });
 }
 
 at::Tensor DeviceAccelerator::do_pin_memory(const at::Tensor& tensor) const {
@@ -186,8 +186,8 @@ at::Tensor DeviceAccelerator::do_pin_memory(const at::Tensor& tensor) const {
     // Page-locked memory is scarce, and only makes copies faster.
     static std::atomic<bool> warned{false};
     if (!warned.exchange(true))
-      core::log_warning(str(name(), ": no page-locked memory, going on without: ",
-                            error.what_without_backtrace()));
+      core::log_warning(str(
+          name(), ": no page-locked memory, going on without: ", error.what_without_backtrace()));
     return tensor;
   }
 }
@@ -254,8 +254,9 @@ c10::Stream DeviceAccelerator::do_new_stream(int index, int priority) const {
 }
 
 c10::Stream DeviceAccelerator::do_current_stream(int index) const {
-  return guarded(name(), "current_stream",
-                 [&] { return guard_of(device_type()).getStream(device_of(device_type(), index)); });
+  return guarded(name(), "current_stream", [&] {
+    return guard_of(device_type()).getStream(device_of(device_type(), index));
+  });
 }
 
 c10::Stream DeviceAccelerator::do_default_stream(int index) const {
@@ -269,9 +270,8 @@ void DeviceAccelerator::do_set_stream(c10::Stream stream) const {
 }
 
 std::unique_ptr<detail::EventState> DeviceAccelerator::do_new_event(bool timing) const {
-  return guarded(name(), "Event", [&] {
-    return std::make_unique<DeviceEvent>(name(), device_type(), timing);
-  });
+  return guarded(name(), "Event",
+                 [&] { return std::make_unique<DeviceEvent>(name(), device_type(), timing); });
 }
 
 }  // namespace drivetrain

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Apple's GPUs: their memory is told by LibTorch's MPS hooks, not by a DeviceAllocator.
 #include <ATen/detail/MPSHooksInterface.h>
-#include <drivetrain/accelerators.h>
+#include <drivetrain/backends.h>
 
 #include <algorithm>
 
-#include "hardware/backends.h"
+#include "hardware/table.h"
 
 namespace drivetrain {
 

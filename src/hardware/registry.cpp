@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which backends there are, which of them is in force, and why.
-#include <drivetrain/accelerators.h>
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 #include <drivetrain/hardware.h>
 
@@ -10,7 +10,7 @@
 #include "core/environment.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "hardware/backends.h"
+#include "hardware/table.h"
 
 namespace drivetrain {
 
@@ -71,11 +71,10 @@ std::shared_ptr<BaseAccelerator> find(const std::string& name) {
 void check_available(const BaseAccelerator& accelerator, const std::string& who_asked) {
   const std::string reason = accelerator.why_unavailable();
   if (reason.empty()) return;
-  throw HardwareError(str("accelerator \"", accelerator.name(), "\"", who_asked,
-                          " is not available: ", reason,
-                          "; allowed: one with a device, of the registered ",
-                          core::join(registered_accelerators()),
-                          "; choose another, or auto_set_accelerator()"));
+  throw HardwareError(
+      str("accelerator \"", accelerator.name(), "\"", who_asked, " is not available: ", reason,
+          "; allowed: one with a device, of the registered ", core::join(registered_accelerators()),
+          "; choose another, or auto_set_accelerator()"));
 }
 
 std::shared_ptr<BaseAccelerator> make_available(const std::string& name,
@@ -158,8 +157,9 @@ uint64_t push_scope(std::shared_ptr<BaseAccelerator> accelerator) {
 
 void refuse_null(const std::shared_ptr<BaseAccelerator>& accelerator, const char* call) {
   if (!accelerator)
-    throw HardwareError(str(call, " was given no accelerator (a null pointer); allowed: a name or "
-                                  "an instance; pass one of ",
+    throw HardwareError(str(call,
+                            " was given no accelerator (a null pointer); allowed: a name or "
+                            "an instance; pass one of ",
                             core::join(registered_accelerators())));
 }
 

@@ -2,7 +2,7 @@
 #include <torch/torch.h>
 
 #include <ATen/autocast_mode.h>
-#include <drivetrain/accelerators.h>
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 #include <gtest/gtest.h>
 

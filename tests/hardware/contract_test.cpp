@@ -3,10 +3,16 @@
 // says so, and is refused with one typed error where not. A backend registered before main joins.
 #include <torch/torch.h>
 
+#include <ATen/autocast_mode.h>
 #include <drivetrain/error.h>
 #include <drivetrain/hardware.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <stdexcept>
 #include <thread>
 
 #include "expect_error.h"
@@ -34,8 +40,8 @@ class Contract : public ::testing::TestWithParam<std::string> {
   }
 
   at::Tensor zeros(int64_t bytes) const {
-    return torch::empty({bytes}, torch::dtype(torch::kUInt8)
-                                     .device(accelerator->get_current_device()));
+    return torch::empty({bytes},
+                        torch::dtype(torch::kUInt8).device(accelerator->get_current_device()));
   }
 
   std::shared_ptr<BaseAccelerator> accelerator = make_accelerator(GetParam());
@@ -277,7 +283,8 @@ TEST_P(Contract, EventsMarkAndTimeWork) {
 
 TEST_P(Contract, RefusesKindsOfEventsThatItLacks) {
   follows(can.blocking_events, [&] { accelerator->Event(false, /*blocking=*/true); });
-  follows(can.interprocess_events, [&] { accelerator->Event(false, false, /*interprocess=*/true); });
+  follows(can.interprocess_events,
+          [&] { accelerator->Event(false, false, /*interprocess=*/true); });
 }
 
 TEST_P(Contract, AutocastIsOnInsideItsScopeOnly) {

@@ -2,7 +2,9 @@
 // Values of the CPU backend: what the contract leaves open.
 #include <torch/torch.h>
 
-#include <drivetrain/accelerators.h>
+#include <ATen/Version.h>
+#include <c10/core/CPUAllocator.h>
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 #include <gtest/gtest.h>
 
@@ -86,7 +88,9 @@ TEST(Cpu, MemoryFromBeforeTheCountIsFreedUncounted) {
   // Made through the allocator beneath, as everything is before the first memory call.
   CpuAccelerator cpu;
   const int64_t before = cpu.memory_allocated();
-  { const auto data = c10::GetDefaultCPUAllocator()->allocate(1 << 20); }
+  {
+    const auto data = c10::GetDefaultCPUAllocator()->allocate(1 << 20);
+  }
   void* raw = c10::GetDefaultCPUAllocator()->raw_allocate(1 << 20);
   c10::GetCPUAllocator()->raw_deallocate(raw);
   EXPECT_EQ(cpu.memory_allocated(), before);
@@ -118,8 +122,7 @@ TEST(Cpu, CountsAcrossThreads) {
   for (auto& thread : threads) thread.join();
   const MemoryStats after = cpu.memory_stats();
   EXPECT_EQ(after.allocated_bytes.current, before.allocated_bytes.current);
-  EXPECT_EQ(after.allocated_bytes.allocated - before.allocated_bytes.allocated,
-            8 * 500 * 501 / 2);
+  EXPECT_EQ(after.allocated_bytes.allocated - before.allocated_bytes.allocated, 8 * 500 * 501 / 2);
   EXPECT_EQ(after.allocations.allocated - before.allocations.allocated, 4000);
   EXPECT_EQ(after.allocations.freed - before.allocations.freed, 4000);
 }

@@ -3,7 +3,7 @@
 // is that tensor objects, ties and names stay.
 #include <torch/torch.h>
 
-#include <drivetrain/accelerators.h>
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ namespace {
 struct TiedImpl : torch::nn::Module {
   TiedImpl() {
     first = register_parameter("first", torch::randn({4, 3}));
-    second = register_parameter("second", first);                    // the same tensor
-    rows = register_buffer("rows", first.detach().slice(0, 1, 3));   // its storage
+    second = register_parameter("second", first);                   // the same tensor
+    rows = register_buffer("rows", first.detach().slice(0, 1, 3));  // its storage
     inner = register_module("inner", torch::nn::Linear(torch::nn::LinearOptions(3, 2).bias(false)));
   }
   torch::Tensor first, second, rows;
@@ -54,8 +54,8 @@ TEST(MoveModule, TakesGradientsAlong) {
 }
 
 TEST(MoveModule, MovesAListOfModules) {
-  std::vector<std::shared_ptr<torch::nn::Module>> modules = {
-      torch::nn::Linear(2, 2).ptr(), torch::nn::BatchNorm1d(2).ptr()};
+  std::vector<std::shared_ptr<torch::nn::Module>> modules = {torch::nn::Linear(2, 2).ptr(),
+                                                             torch::nn::BatchNorm1d(2).ptr()};
   CpuAccelerator().set_to_device(modules);
   CpuAccelerator().set_to_device(std::vector<std::shared_ptr<torch::nn::Module>>{});
   EXPECT_TRUE(modules[1]->buffers()[0].is_cpu());

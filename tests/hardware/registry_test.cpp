@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
-#include <drivetrain/accelerators.h>
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 #include <gtest/gtest.h>
 
@@ -111,7 +111,8 @@ TEST_F(Registry, AnAbsentBackendIsRefusedWithWhatWasFound) {
                "accelerator \"mlu\" is not available: no plugin is loaded");
   EXPECT_ERROR(set_accelerator("mlu"), HardwareError, "of the registered cuda, npu, ");
   EXPECT_EQ(get_accelerator()->name(), "cpu");
-  EXPECT_ERROR(set_accelerator(nullptr), HardwareError, "a null pointer");
+  EXPECT_ERROR(set_accelerator(std::shared_ptr<BaseAccelerator>()), HardwareError,
+               "a null pointer");
 }
 
 TEST_F(Registry, AnAbsentBackendsCallsSayWhy) {
@@ -153,7 +154,8 @@ TEST_F(Registry, TheEnvironmentDecides) {
 
 TEST_F(Registry, AWrongNameInTheEnvironmentIsAConfigError) {
   const ScopedEnv choice("DRIVETRAIN_ACCELERATOR", "cpuu");
-  EXPECT_ERROR(get_accelerator(), ConfigError, "DRIVETRAIN_ACCELERATOR: \"cpuu\" is not registered");
+  EXPECT_ERROR(get_accelerator(), ConfigError,
+               "DRIVETRAIN_ACCELERATOR: \"cpuu\" is not registered");
   EXPECT_ERROR(auto_set_accelerator(), ConfigError, "did you mean \"cpu\"?");
   set_accelerator("cpu");
   EXPECT_EQ(get_accelerator()->name(), "cpu");
@@ -202,8 +204,9 @@ TEST_F(Registry, AScopeEndsWithAnException) {
 }
 
 TEST_F(Registry, IsOpen) {
-  register_accelerator(Bare::facts_of("bare-registered"),
-                       [](const AcceleratorFacts& facts) { return std::make_shared<Bare>(facts.name); });
+  register_accelerator(Bare::facts_of("bare-registered"), [](const AcceleratorFacts& facts) {
+    return std::make_shared<Bare>(facts.name);
+  });
   EXPECT_EQ(registered_accelerators().back(), "bare-registered");
   set_accelerator("bare-registered");
   EXPECT_EQ(get_accelerator()->name(), "bare-registered");

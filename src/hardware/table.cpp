@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One row a backend, in the order in which auto-detection asks. A new one is a row here.
-#include "hardware/backends.h"
+#include "hardware/table.h"
 
-#include <drivetrain/accelerators.h>
+#include <drivetrain/backends.h>
 
 #include <algorithm>
 
