@@ -123,16 +123,31 @@ TEST(LaunchFailure, RestartsAllRanksAsOftenAsAllowed) {
 }
 
 TEST(LaunchFailure, ARestartMeetsOnTheSamePortWithoutTheDead) {
+  // In the first attempt somebody connects, calls itself rank 5 and dies before it is accepted.
   const std::string meet = core::str(DRIVETRAIN_RANK_PROGRAM, " meet");
   const LaunchResult result = launch_and_wait(
       script(2,
              "echo \"port $MASTER_PORT\"; if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exec " +
-                 meet + "; fi; if [ $RANK = 1 ]; then " + meet + "; exit 1; fi; sleep 60",
+                 meet + "; fi; if [ $RANK = 1 ]; then RANK=5 " + meet + "; exit 1; fi; sleep 60",
              {"--max-restarts", "1"}));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("[0] sum 1 "));
   const std::vector<int> ports = numbers_after(result.out, "port ");
   for (const int port : ports) EXPECT_EQ(port, ports[0]);
+}
+
+TEST(LaunchFailure, WithinTheMonitorIntervalIsNotCausedByTheLauncher) {
+  const auto run = [](const char* interval) {
+    return launch_and_wait(script(2, "if [ $RANK = 0 ]; then exit 3; fi; sleep 0.3; exit 4",
+                                  {"--monitor-interval", interval}));
+  };
+  const LaunchResult at_once = run("0");
+  EXPECT_EQ(at_once.code, 3);
+  EXPECT_THAT(at_once.err, HasSubstr("ended because of it: rank 1"));
+  const LaunchResult patient = run("5");
+  EXPECT_EQ(patient.code, 3);
+  EXPECT_LT(patient.seconds, 2);  // over once all have ended
+  EXPECT_THAT(patient.err, HasSubstr("failed after it: rank 1"));
 }
 
 TEST(LaunchFailure, KeepsTheLastTwentyLinesOfErrors) {

@@ -18,7 +18,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Checks every line of `text` against what rank_program's `lines` writes; counts them by rank.
+// Checks every line of `text` against what launch_rank_program's `lines` writes; counts them by
+// rank.
 std::map<char, int> count_whole_lines(const std::string& text, int parity) {
   std::map<char, int> next;
   for (const std::string& line : core::split(text, '\n')) {
