@@ -1,3 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # `cmake --install` and `find_package(drivetrain)`.
 include(CMakePackageConfigHelpers)
+
+set(DRIVETRAIN_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/drivetrain)
+
+set_target_properties(drivetrain PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+install(TARGETS drivetrain EXPORT drivetrain)
+if(TARGET drivetrain_cli)
+  install(TARGETS drivetrain_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(DIRECTORY include/drivetrain DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT drivetrain NAMESPACE drivetrain:: FILE drivetrainTargets.cmake
+  DESTINATION ${DRIVETRAIN_PACKAGE_DIR})
+write_basic_package_version_file(drivetrainConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES cmake/drivetrainConfig.cmake cmake/LibTorch.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/drivetrainConfigVersion.cmake DESTINATION ${DRIVETRAIN_PACKAGE_DIR})

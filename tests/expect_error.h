@@ -8,17 +8,17 @@
 #include <exception>
 #include <string>
 
-#define EXPECT_ERROR(statement, Type, text)                                     \
-  do {                                                                          \
-    bool drivetrain_threw = false;                                              \
-    try {                                                                       \
-      (void)(statement);                                                        \
-    } catch (const Type& error) {                                               \
-      drivetrain_threw = true;                                                  \
-      EXPECT_THAT(std::string(error.what()), ::testing::HasSubstr(text));       \
-    } catch (const std::exception& error) {                                     \
-      drivetrain_threw = true;                                                  \
+#define EXPECT_ERROR(statement, Type, text)                                      \
+  do {                                                                           \
+    bool drivetrain_threw = false;                                               \
+    try {                                                                        \
+      (void)(statement);                                                         \
+    } catch (const Type& error) {                                                \
+      drivetrain_threw = true;                                                   \
+      EXPECT_THAT(std::string(error.what()), ::testing::HasSubstr(text));        \
+    } catch (const std::exception& error) {                                      \
+      drivetrain_threw = true;                                                   \
       ADD_FAILURE() << "threw something other than " #Type ": " << error.what(); \
-    }                                                                           \
-    EXPECT_TRUE(drivetrain_threw) << #statement " did not throw " #Type;        \
+    }                                                                            \
+    EXPECT_TRUE(drivetrain_threw) << #statement " did not throw " #Type;         \
   } while (false)

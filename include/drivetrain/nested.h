@@ -84,10 +84,10 @@ template <class T>
 concept Struct = std::is_class_v<T> && std::is_aggregate_v<T> && !SequenceLike<T> &&
                  !TupleLike<T> && !HasFields<T>;
 
-#define DRIVETRAIN_TIE(N, ...)           \
-  if constexpr (num_fields<T>() == N) {  \
-    auto& [__VA_ARGS__] = value;         \
-    return std::tie(__VA_ARGS__);        \
+#define DRIVETRAIN_TIE(N, ...)          \
+  if constexpr (num_fields<T>() == N) { \
+    auto& [__VA_ARGS__] = value;        \
+    return std::tie(__VA_ARGS__);       \
   } else
 
 template <class T>
@@ -177,7 +177,8 @@ std::vector<at::Tensor> flatten(const T& value) {
   return tensors;
 }
 
-// `value` with its tensors replaced, in order. Throws std::invalid_argument if their number differs.
+// `value` with its tensors replaced, in order. Throws std::invalid_argument if their number
+// differs.
 template <class T>
 T unflatten(T value, const std::vector<at::Tensor>& tensors) {
   size_t next = 0;

@@ -25,8 +25,8 @@ int64_t parse_int(const std::string& what, const std::string& text, int64_t mini
   const char* end = trimmed.data() + trimmed.size();
   const auto [stop, error] = std::from_chars(trimmed.data(), end, value);
   if (error != std::errc() || stop != end || trimmed.empty() || value < minimum || value > maximum)
-    throw ConfigError(str(what, " is \"", text, "\"; allowed: a whole number from ", minimum, " to ",
-                          maximum, "; correct or unset it"));
+    throw ConfigError(str(what, " is \"", text, "\"; allowed: a whole number from ", minimum,
+                          " to ", maximum, "; correct or unset it"));
   return value;
 }
 

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stand-in for an optimizer: the user's own class, whose step runs LibTorch's fused kernels.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/optimizer.h>
+
+#include <concepts>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace torch::optim {
+class Adagrad;
+class Adam;
+class AdamW;
+class SGD;
+}  // namespace torch::optim
+
+namespace drivetrain {
+
+namespace detail {
+
+// Updates every parameter that has a gradient by one fused kernel call a group, with the same
+// state as O::step. False, with nothing changed, where the kernels cannot serve: sparse or complex
+// gradients, parameters that overlap or have gaps, a state that O::step would refuse.
+bool fused_step(torch::optim::Adagrad& optimizer);
+bool fused_step(torch::optim::Adam& optimizer);
+bool fused_step(torch::optim::AdamW& optimizer);
+bool fused_step(torch::optim::SGD& optimizer);
+
+// A class derived from one of these may have a step of its own: only the exact class is fused.
+template <class O>
+inline constexpr bool kHasFusedStep =
+    std::is_same_v<O, torch::optim::Adagrad> || std::is_same_v<O, torch::optim::Adam> ||
+    std::is_same_v<O, torch::optim::AdamW> || std::is_same_v<O, torch::optim::SGD>;
+
+// Leaves each parameter once: C++ Module::parameters() lists a tied one twice, and a step would
+// move it twice.
+void drop_repeated_parameters(std::vector<torch::optim::OptimizerParamGroup>& groups);
+
+// Optimizer::zero_grad without its detach_(), which throws for a gradient that is a view.
+void zero_grad(std::vector<torch::optim::OptimizerParamGroup>& groups, bool set_to_none);
+
+}  // namespace detail
+
+template <class O>
+concept OptimizerType = std::derived_from<O, torch::optim::Optimizer>;
+
+// What Accelerator::prepare(optimizer) returns. It is an O, so schedulers, torch::save and the
+// options of its groups (`param_groups()[i].options()`, honoured group by group) work as before.
+//
+// Adam, AdamW, SGD and Adagrad step through at::_fused_*_, equal to the class within 1e-6
+// relative; every other class through its own step. Parameters without a gradient are left
+// untouched, weight decay included.
+//
+// LibTorch (2.9 to 2.13 at least) guesses which options of a group were set by comparing them with
+// the class's defaults; to give a group just such a value, set it after construction:
+// `optimizer.param_groups()[1].options().set_lr(1e-3)`.
+template <OptimizerType O>
+class PreparedOptimizer : public O {
+ public:
+  explicit PreparedOptimizer(O&& optimizer) : O(std::move(optimizer)) {
+    detail::drop_repeated_parameters(this->param_groups());
+  }
+
+  // One update of all parameters; returns the closure's loss, or an undefined tensor.
+  at::Tensor step(typename O::LossClosure closure = nullptr) override {
+    if constexpr (detail::kHasFusedStep<O>) {
+      at::Tensor loss;
+      if (closure) {
+        at::AutoGradMode with_grad(true);
+        loss = closure();
+      }
+      if (!detail::fused_step(static_cast<O&>(*this))) O::step();
+      return loss;
+    } else {
+      return O::step(std::move(closure));
+    }
+  }
+
+  // Drops every gradient, or fills it with zeros. Safe on gradients that are views of a chunk.
+  void zero_grad(bool set_to_none = true) { detail::zero_grad(this->param_groups(), set_to_none); }
+};
+
+}  // namespace drivetrain

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stand-in for a model: the user's own module class, whose forward runs through the library.
+//
+// C++ modules have no forward hooks, so the stand-in derives from the user's class, as a shallow
+// copy that shares every parameter, buffer and submodule, and hides `forward`:
+// `model->forward(x)` cannot bypass the library, and every other member stays reachable.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/pimpl.h>
+
+#include <concepts>
+#include <initializer_list>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace drivetrain {
+
+namespace parallel {
+class GradientSync;
+}
+
+namespace detail {
+
+// What surrounds a prepared forward. Shared by all copies of one stand-in.
+class ForwardScope {
+ public:
+  explicit ForwardScope(std::shared_ptr<parallel::GradientSync> sync) : sync_(std::move(sync)) {}
+
+  // Collective where buffers are broadcast.
+  void before(bool is_training) const;
+  const std::shared_ptr<parallel::GradientSync>& sync() const noexcept { return sync_; }
+
+ private:
+  std::shared_ptr<parallel::GradientSync> sync_;
+};
+
+}  // namespace detail
+
+// A module class with its forward surrounded. Code that holds it as an `Impl` sees an ordinary
+// Impl.
+template <class Impl>
+class PreparedModule : public Impl {
+  static_assert(std::is_copy_constructible_v<Impl>,
+                "a prepared module class must be copyable: hold submodules and tensors by value or "
+                "by shared_ptr");
+
+ public:
+  PreparedModule(const Impl& module, detail::ForwardScope scope)
+      : Impl(module), scope_(std::move(scope)) {}
+
+  template <class... Args>
+  decltype(auto) forward(Args&&... args) {
+    scope_.before(this->is_training());
+    return Impl::forward(std::forward<Args>(args)...);
+  }
+
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  const detail::ForwardScope& scope() const noexcept { return scope_; }
+
+ private:
+  detail::ForwardScope scope_;
+};
+
+// A holder (TORCH_MODULE), nn::Sequential included.
+template <class M>
+concept ModuleHolder = requires { typename M::ContainedType; } &&
+                       std::derived_from<M, torch::nn::ModuleHolder<typename M::ContainedType>>;
+
+// What Accelerator::prepare(model) returns for a holder: used like the holder.
+template <ModuleHolder M>
+class Prepared {
+ public:
+  using Impl = typename M::ContainedType;
+
+  Prepared(M original, detail::ForwardScope scope)
+      : original_(std::move(original)),
+        module_(std::make_shared<PreparedModule<Impl>>(*original_, std::move(scope))) {}
+
+  PreparedModule<Impl>* operator->() const noexcept { return module_.get(); }
+  PreparedModule<Impl>& operator*() const noexcept { return *module_; }
+  const std::shared_ptr<PreparedModule<Impl>>& ptr() const noexcept { return module_; }
+
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) const {
+    return module_->forward(std::forward<Args>(args)...);
+  }
+
+  // The model as it was handed over, sharing every parameter with the stand-in; its training mode
+  // is the stand-in's.
+  M unwrap() const {
+    original_->train(module_->is_training());
+    return original_;
+  }
+
+  // Forgets the model; using the stand-in afterwards is an error.
+  void reset() noexcept {
+    original_ = M(nullptr);
+    module_.reset();
+  }
+
+  // torch::save and torch::load see the module, as they do for the holder.
+  template <class Archive>
+    requires requires(Archive& archive, const M& holder) { archive << holder; }
+  friend Archive& operator<<(Archive& archive, const Prepared& model) {
+    return archive << model.original_;
+  }
+  template <class Archive>
+    requires requires(Archive& archive, M& holder) { archive >> holder; }
+  friend Archive& operator>>(Archive& archive, Prepared& model) {
+    return archive >> model.original_;
+  }
+
+ private:
+  M original_;
+  std::shared_ptr<PreparedModule<Impl>> module_;
+};
+
+// What Accelerator::prepare(model) returns for a torch::jit::Module: the module, its forward
+// surrounded. (A template, so that only programs that use TorchScript include its headers.)
+template <class S>
+class PreparedScript : public S {
+ public:
+  PreparedScript(const S& module, detail::ForwardScope scope)
+      : S(module), scope_(std::move(scope)) {}
+
+  template <class Inputs, class... More>
+  decltype(auto) forward(Inputs&& inputs, More&&... more) {
+    scope_.before(this->is_training());
+    return S::forward(std::forward<Inputs>(inputs), std::forward<More>(more)...);
+  }
+  template <class Input>
+  decltype(auto) forward(std::initializer_list<Input> inputs) {
+    scope_.before(this->is_training());
+    return S::forward({inputs.begin(), inputs.end()});
+  }
+
+  const detail::ForwardScope& scope() const noexcept { return scope_; }
+  S unwrap() const { return *this; }
+
+ private:
+  detail::ForwardScope scope_;
+};
+
+}  // namespace drivetrain
