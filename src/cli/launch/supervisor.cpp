@@ -44,6 +44,7 @@ int Supervisor::run() {
   for (int restart = 0;; ++restart) {
     const std::vector<RankOutcome> outcomes = run_attempt(restart);
     const auto first = first_failure(outcomes);
+    code = 0;
     const bool stopped = stop_signal_ != 0 || guard_is_gone_;
     if (!first || (stopped && outcomes[*first].was_ended)) break;
     code = conclude(outcomes, *first, restart);
