@@ -82,7 +82,8 @@ TEST(Prepare, TakesEveryKindOfModel) {
 
 TEST(Prepare, TakesATorchScriptModule) {
   torch::jit::Module script("scaled");
-  script.register_parameter("weight", torch::full({1}, 3.0), /*is_buffer=*/false);
+  script.register_parameter("weight", torch::full({1}, 3.0, torch::requires_grad()),
+                            /*is_buffer=*/false);
   script.define("def forward(self, x):\n  return x * self.weight\n");
   Accelerator accelerator;
   auto model = accelerator.prepare(script);

@@ -33,7 +33,9 @@ TEST(ClipGradNorm, EqualsLibTorchs) {
   for (const double norm_type : {1.0, 2.0, 3.5, kInfinity})
     for (const double max_norm : {0.0, 0.5, 1e6}) {
       const Tensors ours = with_gradients(), theirs = with_gradients();
-      const double norm = torch::nn::utils::clip_grad_norm_(theirs, max_norm, norm_type);
+      // LibTorch's own fails on an empty gradient when the norm is the maximum.
+      const double norm = torch::nn::utils::clip_grad_norm_(
+          Tensors{theirs[0], theirs[1], theirs[3]}, max_norm, norm_type);
       const Accelerator accelerator;
       EXPECT_NEAR(accelerator.clip_grad_norm_(ours, max_norm, norm_type).item<double>(), norm,
                   1e-5 * norm);
