@@ -37,6 +37,13 @@ concept DataAndTarget = !HasFields<T> && !std::is_aggregate_v<T> && requires(T& 
   value.target;
 };
 
+// torch::data::Example<Data, void>: data alone.
+template <class T>
+concept DataOnly = !HasFields<T> && !std::is_aggregate_v<T> && requires(T& value) {
+  typename T::DataType;
+  value.data;
+} && !requires(T& value) { value.target; };
+
 template <class T>
 concept MapLike = requires(T& value) {
   typename T::key_type;
@@ -126,6 +133,8 @@ void visit_tensors(T& value, Visit& visit) {
   } else if constexpr (DataAndTarget<T>) {
     visit_tensors(value.data, visit);
     visit_tensors(value.target, visit);
+  } else if constexpr (DataOnly<T>) {
+    visit_tensors(value.data, visit);
   } else if constexpr (is_optional<T>) {
     if (value) visit_tensors(*value, visit);
   } else if constexpr (MapLike<T>) {

@@ -25,19 +25,30 @@ namespace {
 
 using core::str;
 
-// A private folder for error files. Guard and supervisor both remove it: either may be killed.
-std::string make_scratch() {
-  std::string path = core::environment("TMPDIR").value_or("/tmp") + "/drivetrain-XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr)
-    throw ConfigError(str("cannot make a folder ", path, ": ", std::strerror(errno),
-                          "; allowed: a TMPDIR to write in; set it, or give --log-dir"));
-  return path;
-}
+// A private folder for error files; "" where the log folder takes them. Guard and supervisor both
+// remove it, since either may be killed.
+class Scratch {
+ public:
+  explicit Scratch(bool needed) {
+    if (!needed) return;
+    path_ = core::environment("TMPDIR").value_or("/tmp") + "/drivetrain-XXXXXX";
+    if (::mkdtemp(path_.data()) == nullptr)
+      throw ConfigError(str("cannot make a folder ", path_, ": ", std::strerror(errno),
+                            "; allowed: a TMPDIR to write in; set it, or give --log-dir"));
+  }
+  ~Scratch() { remove(); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
 
-void remove_scratch(const std::string& path) {
-  std::error_code ignored;  // it is gone already, or holds what others put there
-  if (!path.empty()) std::filesystem::remove_all(path, ignored);
-}
+  const std::string& path() const { return path_; }
+  void remove() const {
+    std::error_code ignored;  // it is gone already, or holds what others put there
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+
+ private:
+  std::string path_;
+};
 
 void prepare_log_dir(const LaunchOptions& options) {
   std::error_code error;
@@ -58,6 +69,26 @@ Machine machine_for(const LaunchOptions& options) {
   return options.num_threads && !options.bind_cores ? Machine{{{0}}, 0} : this_machine();
 }
 
+ListeningPort listen_for(const LaunchOptions& options) {
+  if (options.machine_rank != 0) return {Fd(), options.main_process_port};
+  // Other machines may reach machine 0 by another address than the one given here.
+  const std::string address = options.num_machines == 1 ? options.main_process_ip : "";
+  return listen_on(address, options.main_process_port);
+}
+
+int run(const LaunchOptions& options, const std::string& program) {
+  ListeningPort port = listen_for(options);
+  prepare_log_dir(options);
+  const Scratch scratch(options.log_dir.empty());
+  const LaunchPlan plan =
+      make_plan(options, program, machine_for(options), scratch.path(), inherited_environment());
+  return run_guarded([&](const Fd& guard, const SignalSet& signals) {
+    const int code = Supervisor(plan, std::move(port), guard, signals).run();
+    scratch.remove();
+    return code;
+  });
+}
+
 }  // namespace
 
 int launch(const std::vector<std::string>& arguments) {
@@ -68,24 +99,11 @@ int launch(const std::vector<std::string>& arguments) {
     std::cerr << "drivetrain: " << program.problem << "\n";
     return program.exit_code;
   }
-  const auto plan_in = [&](const std::string& scratch) {
-    return make_plan(*options, program.path, machine_for(*options), scratch,
-                     inherited_environment());
-  };
-  if (options->dry_run) {
-    print_plan(plan_in("/tmp/drivetrain-XXXXXX"), std::cout);
-    return 0;
-  }
-  prepare_log_dir(*options);
-  const std::string scratch = options->log_dir.empty() ? make_scratch() : "";
-  const LaunchPlan plan = plan_in(scratch);
-  const int code = run_guarded([&](const Fd& guard, const SignalSet& signals) {
-    const int result = Supervisor(plan, guard, signals).run();
-    remove_scratch(scratch);
-    return result;
-  });
-  remove_scratch(scratch);
-  return code;
+  if (!options->dry_run) return run(*options, program.path);
+  print_plan(make_plan(*options, program.path, machine_for(*options), "/tmp/drivetrain-XXXXXX",
+                       inherited_environment()),
+             std::cout);
+  return 0;
 }
 
 }  // namespace drivetrain::cli

@@ -79,6 +79,9 @@ int main(int argc, char** argv) {
   } catch (const drivetrain::ConfigError& error) {
     std::cerr << "drivetrain: " << error.what_happened() << "\n";
     return drivetrain::cli::kUsageError;
+  } catch (const drivetrain::Error& error) {
+    std::cerr << "drivetrain: " << error.what_happened() << "\n";
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << "drivetrain: " << error.what() << "\n";
     return 1;

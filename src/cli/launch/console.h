@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "cli/launch/port.h"
+#include "cli/launch/fd.h"
 
 namespace drivetrain::cli {
 

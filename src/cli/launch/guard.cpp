@@ -71,6 +71,8 @@ int supervise_in_child(const Supervise& supervise, Fd guard, const SignalSet& si
   try {
     become_subreaper();
     return supervise(guard, signals);
+  } catch (const Error& error) {
+    std::cerr << "drivetrain: " << error.what_happened() << "\n";
   } catch (const std::exception& error) {
     std::cerr << "drivetrain: " << error.what() << "\n";
   }

@@ -14,7 +14,7 @@
 #include <csignal>
 #include <functional>
 
-#include "cli/launch/port.h"
+#include "cli/launch/fd.h"
 
 namespace drivetrain::cli {
 

@@ -3,10 +3,10 @@
 
 #include <drivetrain/error.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 
+#include "cli/launch/command_line.h"
 #include "core/environment.h"
 #include "core/text.h"
 
@@ -14,163 +14,6 @@ namespace drivetrain::cli {
 namespace {
 
 using core::str;
-
-constexpr const char* kDescription =
-    "Runs PROGRAM once per rank, with the variables that torchrun sets, and looks after the "
-    "ranks:\n"
-    "their lines come out whole and marked with the rank; when one fails, the others are ended "
-    "and\n"
-    "the first failure is reported; and none of them outlives the launcher.\n"
-    "Everything after PROGRAM belongs to it. Options can be written with - or _.\n";
-
-constexpr const char* kFooter = R"(Examples:
-  drivetrain launch --num-processes 4 ./train --lr 1e-3
-  drivetrain launch --cpu -n 2 --log-dir logs ./train
-  drivetrain launch -n 16 --num-machines 2 --machine-rank 0 \
-      --main-process-ip 10.0.0.1 --main-process-port 29500 ./train
-
-Environment of each rank:
-  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK,
-  ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT,
-  TORCHELASTIC_MAX_RESTARTS   as torchrun sets them; those of an outer launcher are replaced
-  OMP_NUM_THREADS             cores per rank, unless set already or given by --num-threads
-  DRIVETRAIN_STORE_FD         rank 0 only: an inherited socket that listens on MASTER_PORT
-  DRIVETRAIN_ERROR_FILE       where the library writes a failing rank's error
-  DRIVETRAIN_CPU, DRIVETRAIN_DEBUG, DRIVETRAIN_TIMEOUT    with --cpu, --debug, --timeout
-
-Streams:
-  Rank 0 reads the launcher's standard input, unless that is a terminal; the other ranks, and rank
-  0 then, read nothing. A rank's standard output is a terminal if the launcher's is, likewise its
-  standard error: lines appear as they are written, and rank 0's progress bar stays at the bottom.
-
-Signals:
-  Ctrl-C (SIGINT), SIGTERM, SIGHUP and SIGQUIT are passed on once; ranks still there after the
-  grace period are killed, at once on the second signal. SIGUSR1 and SIGUSR2 are passed on.
-
-Exit code:
-  0 where every rank returned 0; else the first failing rank's exit code, or 128 + its signal;
-  128 + the signal that ended the launch; 126 or 127 where PROGRAM cannot be run or found; 2 where
-  an option is wrong.)";
-
-// What CLI11 fills in: text, so that every value is parsed, and refused, in one manner.
-struct Texts {
-  std::string num_processes, num_machines, machine_rank, main_process_ip, main_process_port;
-  std::string num_threads, timeout, run_id, max_restarts, monitor_interval, grace_period;
-  std::string log_dir, error_file, show;
-  bool cpu = false, debug = false, dry_run = false, quiet = false;
-  bool bind_cores = false, prefix = false;
-};
-
-void declare_processes(CLI::App& app, Texts& texts) {
-  const std::string group = "Processes";
-  app.add_option("-n,--num-processes", texts.num_processes,
-                 "Ranks over all machines. Default: one per accelerator device here "
-                 "(CUDA_VISIBLE_DEVICES, else /dev/nvidia*) times the machines; without a device, "
-                 "or with --cpu, one per machine")
-      ->type_name("N")
-      ->group(group);
-  app.add_flag("--cpu", texts.cpu, "Run on the CPU whatever else is present")->group(group);
-  app.add_flag("--bind-cores,!--no-bind-cores", texts.bind_cores,
-               "Give each rank cores of its own, out of those that the launcher may use. Default: "
-               "on where no accelerator is used. Without effect where there are fewer cores than "
-               "ranks, or a cgroup quota allows less than the cores")
-      ->group(group);
-  app.add_option("--num-threads", texts.num_threads,
-                 "OMP_NUM_THREADS of each rank. Default: the variable if set, else cores / ranks")
-      ->type_name("N")
-      ->group(group);
-}
-
-void declare_machines(CLI::App& app, Texts& texts) {
-  const std::string group = "Machines";
-  app.add_option("--num-machines", texts.num_machines,
-                 "Machines; run the launcher once on each. Default: 1")
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--machine-rank", texts.machine_rank, "This machine's number. Default: 0")
-      ->type_name("R")
-      ->group(group);
-  app.add_option("--main-process-ip", texts.main_process_ip,
-                 "Address of machine 0, as the others reach it. Default on one machine: 127.0.0.1")
-      ->type_name("IP")
-      ->group(group);
-  app.add_option("--main-process-port", texts.main_process_port,
-                 "Port of rank 0's store; 0: a free one, only on one machine. Default: 0")
-      ->type_name("PORT")
-      ->group(group);
-  app.add_option("--run-id", texts.run_id,
-                 "TORCHELASTIC_RUN_ID. Default: a fresh one; on several machines IP:PORT")
-      ->type_name("ID")
-      ->group(group);
-}
-
-void declare_failures(CLI::App& app, Texts& texts) {
-  const std::string group = "Failures";
-  app.add_option("--timeout", texts.timeout,
-                 "Seconds that a collective may take (DRIVETRAIN_TIMEOUT)")
-      ->type_name("SECONDS")
-      ->group(group);
-  app.add_option("--max-restarts", texts.max_restarts,
-                 "How often to start all ranks again after a failure; one machine. Default: 0")
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--monitor-interval", texts.monitor_interval,
-                 "After the first failure, how long to wait for ranks that fail by themselves, to "
-                 "tell the cause from its consequences, before the rest is ended. A rank's exit is "
-                 "noticed at once whatever this says. Default: 0.1")
-      ->type_name("SECONDS")
-      ->group(group);
-  app.add_option("--grace-period", texts.grace_period,
-                 "From SIGTERM (or Ctrl-C) to SIGKILL. Default: 0.5")
-      ->type_name("SECONDS")
-      ->group(group);
-  app.add_option("--error-file", texts.error_file,
-                 "Where to write the failure as JSON. Default: error.json in --log-dir, if given")
-      ->type_name("FILE")
-      ->group(group);
-  app.add_flag("--debug", texts.debug, "Check that collectives match (DRIVETRAIN_DEBUG=1)")
-      ->group(group);
-}
-
-void declare_output(CLI::App& app, Texts& texts) {
-  const std::string group = "Output";
-  app.add_option("--log-dir", texts.log_dir,
-                 "Keep each rank's streams in files there: rank-0.out, rank-0.err, ...; after a "
-                 "restart rank-0.restart-1.out, ...")
-      ->type_name("DIR")
-      ->group(group);
-  app.add_option("--show", texts.show,
-                 "Whose lines to print: all, main (rank 0, or this machine's first) or none. "
-                 "Default: all")
-      ->type_name("WHICH")
-      ->group(group);
-  app.add_flag("-q,--quiet", texts.quiet, "The same as --show none")->group(group);
-  app.add_flag("--prefix,!--no-prefix", texts.prefix,
-               "Mark each line with its rank. Default: where there are several ranks")
-      ->group(group);
-  app.add_flag("--dry-run", texts.dry_run,
-               "Print each rank's environment and command; start nothing")
-      ->group(group);
-}
-
-// CLI11's usage line does not know of PROGRAM.
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-    return "Usage: drivetrain launch [options] PROGRAM [arguments]\n";
-  }
-};
-
-void declare(CLI::App& app, Texts& texts) {
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.footer(kFooter);
-  app.get_formatter()->column_width(34);
-  app.set_help_flag("-h,--help", "Print this help")->group("Output");
-  declare_processes(app, texts);
-  declare_machines(app, texts);
-  declare_failures(app, texts);
-  declare_output(app, texts);
-}
 
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -191,6 +34,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
 
 // --num_processes=2 becomes --num-processes=2.
 std::string with_dashes(const std::string& argument) {
+  if (!argument.starts_with("--")) return argument;
   std::string out = argument;
   const auto end = out.begin() + static_cast<std::ptrdiff_t>(std::min(out.find('='), out.size()));
   std::replace(out.begin(), end, '_', '-');
@@ -202,6 +46,28 @@ struct Parts {
   std::vector<std::string> command;
 };
 
+// An option as written: "--name", "--name=value", "-n" or "-nvalue".
+struct Written {
+  std::string name;
+  std::optional<std::string> value;
+};
+
+Written take_apart(const std::string& argument) {
+  const bool is_long = argument.starts_with("--");
+  const size_t end = is_long ? argument.find('=') : std::min<size_t>(2, argument.size());
+  if (end == std::string::npos || end == argument.size()) return {argument, std::nullopt};
+  return {argument.substr(0, end), argument.substr(is_long ? end + 1 : end)};
+}
+
+const CLI::Option& find_option(const CLI::App& app, const Written& written) {
+  const CLI::Option* option = app.get_option_no_throw(written.name);
+  if (option == nullptr) refuse_option(app, written.name);
+  if (option->get_items_expected_max() == 0 && written.value)
+    throw ConfigError(str("option ", written.name, " has the value \"", *written.value,
+                          "\"; allowed: none; leave it out"));
+  return *option;
+}
+
 // Splits at PROGRAM: the first argument that is neither an option nor an option's value.
 Parts split_at_program(const CLI::App& app, const std::vector<std::string>& arguments) {
   Parts parts;
@@ -211,17 +77,15 @@ Parts split_at_program(const CLI::App& app, const std::vector<std::string>& argu
       ++i;
       break;
     }
-    const std::string argument = with_dashes(arguments[i]);
-    const size_t equals = argument.find('=');
-    const std::string name = argument.substr(0, equals);
-    const CLI::Option* option = app.get_option_no_throw(name);
-    if (option == nullptr) refuse_option(app, name);
-    parts.options.push_back(argument);
-    if (option->get_items_expected_max() == 0 || equals != std::string::npos) continue;
-    if (++i == arguments.size())
-      throw ConfigError(str("option ", name, " has no value; allowed: ", name, " ",
-                            option->get_type_name(), "; see drivetrain launch --help"));
-    parts.options.push_back(arguments[i]);
+    Written written = take_apart(with_dashes(arguments[i]));
+    const CLI::Option& option = find_option(app, written);
+    parts.options.push_back(written.name);
+    if (option.get_items_expected_max() == 0) continue;
+    if (!written.value && i + 1 < arguments.size()) written.value = arguments[++i];
+    if (!written.value || written.value->empty())
+      throw ConfigError(str("option ", written.name, " has no value; allowed: ", written.name, " ",
+                            option.get_type_name(), "; see drivetrain launch --help"));
+    parts.options.push_back(*written.value);
   }
   parts.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   return parts;
@@ -291,9 +155,14 @@ void read_failures(const Texts& texts, LaunchOptions& options) {
                           "leave it out"));
 }
 
+// Machines may share the folder.
+std::string error_file_name(int machine_rank) {
+  return machine_rank == 0 ? "/error.json" : str("/error.machine-", machine_rank, ".json");
+}
+
 LaunchOptions read(const CLI::App& app, const Texts& texts) {
   LaunchOptions options;
-  options.cpu = texts.cpu;
+  options.cpu = texts.cpu || core::environment_bool("DRIVETRAIN_CPU").value_or(false);
   options.debug = texts.debug;
   options.dry_run = texts.dry_run;
   read_machines(texts, options);
@@ -306,7 +175,7 @@ LaunchOptions read(const CLI::App& app, const Texts& texts) {
   options.log_dir = texts.log_dir;
   options.error_file = texts.error_file;
   if (options.error_file.empty() && !options.log_dir.empty())
-    options.error_file = options.log_dir + "/error.json";
+    options.error_file = options.log_dir + error_file_name(options.machine_rank);
   options.show = read_show(texts);
   if (app.count("--prefix") > 0) options.prefix = texts.prefix;
   return options;
@@ -326,7 +195,7 @@ int count_devices() {
 
 std::optional<LaunchOptions> parse_launch_options(const std::vector<std::string>& arguments,
                                                   std::ostream& out) {
-  CLI::App app(kDescription);
+  CLI::App app;
   Texts texts;
   declare(app, texts);
   Parts parts = split_at_program(app, arguments);
@@ -334,7 +203,7 @@ std::optional<LaunchOptions> parse_launch_options(const std::vector<std::string>
     std::reverse(parts.options.begin(), parts.options.end());  // CLI11 takes them from the back
     app.parse(parts.options);
   } catch (const CLI::CallForHelp&) {
-    out << app.help();
+    print_help(app, out);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw ConfigError(str(error.what(), "; see drivetrain launch --help"));

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/launch/console.h"
-#include "cli/launch/port.h"
+#include "cli/launch/fd.h"
 
 namespace drivetrain::cli {
 

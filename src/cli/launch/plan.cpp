@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <iomanip>
 
 #include <sys/random.h>
@@ -42,8 +43,8 @@ constexpr std::array<std::string_view, 25> kNames = {"RANK",
                                                      "DRIVETRAIN_STORE_FD",
                                                      "DRIVETRAIN_ERROR_FILE"};
 
-constexpr std::array<std::string_view, 6> kPrefixes = {
-    "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MV2_COMM_WORLD_", "SLURM_STEP_"};
+constexpr std::array<std::string_view, 5> kPrefixes = {"TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_",
+                                                       "PMIX_", "MV2_COMM_WORLD_"};
 
 // What the user may have set for the library stays, unless an option says otherwise.
 bool is_setting(const std::string& name) {
@@ -102,7 +103,7 @@ void add_settings(const LaunchOptions& options, Variables& variables) {
 
 std::string error_file_of(const LaunchOptions& options, const std::string& scratch, int rank) {
   const std::string& folder = options.log_dir.empty() ? scratch : options.log_dir;
-  return str(folder, "/rank-", rank, ".error.json");
+  return str(std::filesystem::absolute(folder).string(), "/rank-", rank, ".error.json");
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include <sys/epoll.h>
 
-#include "cli/launch/port.h"
+#include "cli/launch/fd.h"
 
 namespace drivetrain::cli {
 

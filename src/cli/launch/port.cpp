@@ -83,19 +83,6 @@ int port_of(const Fd& socket) {
 
 }  // namespace
 
-Fd& Fd::operator=(Fd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
-
-void Fd::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
 ListeningPort listen_on(const std::string& address, int port) {
   int error = 0;
   Fd socket;

@@ -1,28 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The listening socket of rank 0's store, and the file descriptors of this room.
+// The listening socket of rank 0's store.
 #pragma once
 
 #include <string>
-#include <utility>
+
+#include "cli/launch/fd.h"
 
 namespace drivetrain::cli {
-
-// An owned file descriptor.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept;
-  ~Fd() { reset(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
 
 struct ListeningPort {
   Fd socket;  // bound and listening, closed on exec

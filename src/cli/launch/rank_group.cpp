@@ -144,7 +144,11 @@ void RankGroup::refresh_exits() {
 }
 
 void RankGroup::signal_all(int signal) {
-  for (const LocalRank& rank : ranks_) ::kill(-rank.process.pid, signal);
+  for (const LocalRank& rank : ranks_) {
+    const bool reached = ::kill(-rank.process.pid, signal) == 0;
+    // A rank can leave its group.
+    if (!reached || signal == SIGKILL) ::kill(rank.process.pid, signal);
+  }
   for (const pid_t pid : adopted()) ::kill(pid, signal);
 }
 

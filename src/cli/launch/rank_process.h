@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#include "cli/launch/port.h"
+#include "cli/launch/fd.h"
 
 namespace drivetrain::cli {
 

@@ -23,19 +23,14 @@ constexpr auto kSettleForCulprit = 300ms;
 // After a signal, a reader that stands still does not keep the launcher.
 constexpr auto kLastFlush = 1s;
 
-ListeningPort listen_for(const LaunchOptions& options) {
-  if (options.machine_rank != 0) return {Fd(), options.main_process_port};
-  // Other machines may reach machine 0 by another address than the one given here.
-  const std::string address = options.num_machines == 1 ? options.main_process_ip : "";
-  return listen_on(address, options.main_process_port);
-}
-
 }  // namespace
 
-Supervisor::Supervisor(const LaunchPlan& plan, const Fd& guard, const SignalSet& signals)
+Supervisor::Supervisor(const LaunchPlan& plan, ListeningPort port, const Fd& guard,
+                       const SignalSet& signals)
     : plan_(plan),
+      guard_(guard),
       group_(plan, signals, console_),
-      port_(listen_for(plan.options)),
+      port_(std::move(port)),
       signals_(::signalfd(-1, &signals.handled, SFD_CLOEXEC | SFD_NONBLOCK)) {
   // Writing to the terminal from outside its foreground group is what we are for.
   ::signal(SIGTTOU, SIG_IGN);
@@ -48,22 +43,21 @@ int Supervisor::run() {
   int code = 0;
   for (int restart = 0;; ++restart) {
     const std::vector<RankOutcome> outcomes = run_attempt(restart);
-    if (stop_signal_ != 0 || guard_is_gone_) {
-      const char* name = ::sigabbrev_np(stop_signal_);
-      console_.say(str("ended by SIG", name == nullptr ? "?" : name));
-      code = 128 + stop_signal_;
-      break;
-    }
     const auto first = first_failure(outcomes);
-    if (!first) break;
+    code = 0;
+    const bool stopped = stop_signal_ != 0 || guard_is_gone_;
+    if (!first || (stopped && outcomes[*first].was_ended)) break;
     code = conclude(outcomes, *first, restart);
-    if (restart == plan_.options.max_restarts || !outcomes[*first].exec_problem.empty()) break;
+    if (stopped || restart == plan_.options.max_restarts || !outcomes[*first].exec_problem.empty())
+      break;
     console_.say(
         str("restarting all ranks (", restart + 1, " of ", plan_.options.max_restarts, ")"));
     if (port_.socket) drop_waiting_connections(port_.socket);
   }
+  if (guard_is_gone_) console_.say("the launcher was killed; so were its ranks");
+  if (stop_signal_ != 0) console_.say(str("ended by SIG", ::sigabbrev_np(stop_signal_)));
   drain_console();
-  return code;
+  return stop_signal_ == 0 ? code : 128 + stop_signal_;
 }
 
 std::vector<RankOutcome> Supervisor::run_attempt(int restart) {
@@ -106,6 +100,7 @@ void Supervisor::handle(Event event) {
     case Source::signal:
       return on_signal();
     case Source::guard:
+      poller_.remove(guard_.get());  // or it would stay ready
       guard_is_gone_ = true;
       return kill();
     case Source::exit:
@@ -134,6 +129,7 @@ void Supervisor::on_signal() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) {
       if (phase_ == Phase::killing) group_.signal_all(SIGKILL);
+      (void)group_.adopted();  // reaps
     } else if (signal == SIGWINCH) {
       resize_terminals();
     } else {

@@ -24,7 +24,8 @@ namespace drivetrain::cli {
 
 class Supervisor {
  public:
-  Supervisor(const LaunchPlan& plan, const Fd& guard, const SignalSet& signals);
+  // `port`: what rank 0 is handed; without a socket where rank 0 is on another machine.
+  Supervisor(const LaunchPlan& plan, ListeningPort port, const Fd& guard, const SignalSet& signals);
 
   // Runs all attempts; returns the launcher's exit code. Nothing that was started is left then.
   // Blocks.
@@ -58,6 +59,7 @@ class Supervisor {
   int wait_milliseconds() const;
 
   const LaunchPlan& plan_;
+  const Fd& guard_;
   Console console_;
   RankGroup group_;
   ListeningPort port_;
