@@ -355,8 +355,9 @@ class ScopedAccelerator {
 
 // Moves every parameter, its gradient and every buffer of `module` and its children to `device` in
 // place: the tensor objects stay, so optimizers made before keep working; tensors registered twice
-// or sharing storage still do. **Throws HardwareError if** a tensor cannot change to that device in
-// place (PrivateUse1 devices; see the message); then nothing has been moved.
+// or sharing storage still do. **Throws HardwareError if** a tensor has no data (meta), or is to
+// change to or from a plugin's (PrivateUse1) or the meta device while a graph holds it, and
+// c10::OutOfMemoryError if there is no room for all; nothing has been moved then.
 void move_module_(torch::nn::Module& module, c10::Device device);
 
 // The cores that this process may use: its affinity, cut by a cgroup quota; at least 1.

@@ -40,11 +40,11 @@ std::optional<int> DeviceArg::index() const {
 }
 
 int BaseAccelerator::resolve(const char* call, const DeviceArg& device) const {
-  if (device.type() && *device.type() != facts_.type)
+  const c10::DeviceType type = device.type().value_or(facts_.type);
+  if (type != facts_.type)
     throw HardwareError(str(name(), ": ", call, " was given a device of type ",
-                            c10::DeviceTypeName(*device.type(), true),
-                            "; allowed: devices of type ", c10::DeviceTypeName(facts_.type, true),
-                            "; ask that backend instead"));
+                            c10::DeviceTypeName(type, true), "; allowed: devices of type ",
+                            c10::DeviceTypeName(facts_.type, true), "; ask that backend instead"));
   const int count = device_count();
   const int index = count > 0 && !device.index() ? current_device() : device.index().value_or(0);
   if (index >= 0 && index < count) return index;
@@ -143,8 +143,10 @@ void BaseAccelerator::set_rng_state(const at::Tensor& state, DeviceArg device) c
 }
 
 std::vector<at::Tensor> BaseAccelerator::get_rng_state_all() const {
+  const int count = device_count();
   std::vector<at::Tensor> states;
-  for (int index = 0; index < device_count(); ++index) states.push_back(get_rng_state(index));
+  states.reserve(static_cast<size_t>(count));
+  for (int index = 0; index < count; ++index) states.push_back(get_rng_state(index));
   return states;
 }
 

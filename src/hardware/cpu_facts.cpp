@@ -89,7 +89,7 @@ Groups groups(const std::string& root, const std::string& controller) {
     if (names.empty())
       found.v2 = upwards(mount, path);
     else if (std::count(controllers.begin(), controllers.end(), controller) > 0)
-      found.v1 = upwards(mount + "/" + controller, path);
+      found.v1 = upwards(core::str(mount, "/", controller), path);
   }
   return found;
 }

@@ -67,6 +67,18 @@ MemoryCounter counter_of(const c10::CachingAllocator::StatArray& stats) {
   return {all.current, all.peak, all.allocated, all.freed};
 }
 
+// Available and total bytes. LibTorch 2.9's allocators do not tell.
+template <class Allocator>
+std::pair<int64_t, int64_t> memory_info_of(Allocator& allocator, int index) {
+  const auto device = static_cast<c10::DeviceIndex>(index);
+  if constexpr (requires { allocator.getMemoryInfo(device); }) {
+    const auto [available, total] = allocator.getMemoryInfo(device);
+    return {static_cast<int64_t>(available), static_cast<int64_t>(total)};
+  } else {
+    TORCH_CHECK(false, "this LibTorch is older than getMemoryInfo()");
+  }
+}
+
 struct DeviceEvent final : detail::EventState {
   DeviceEvent(std::string name, c10::DeviceType type, bool timing)
       : name(std::move(name)),
@@ -238,9 +250,9 @@ void DeviceAccelerator::do_reset_peaks(int index) const {
 std::pair<int64_t, int64_t> DeviceAccelerator::do_memory_info(int index) const {
   auto* allocator = statistics_of(device_type());
   if (allocator == nullptr) unsupported("total_memory", kNoStatistics);
-  return guarded(name(), "total_memory", [&]() -> std::pair<int64_t, int64_t> {
+  return guarded(name(), "total_memory", [&] {
     at::globalContext().lazyInitDevice(device_type());
-    return allocator->getMemoryInfo(static_cast<c10::DeviceIndex>(index));
+    return memory_info_of(*allocator, index);
   });
 }
 

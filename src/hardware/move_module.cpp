@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moving a module without replacing its tensors. Module::to breaks ties of storage, leaves
 // gradients behind, and stops half-way when memory runs out; here all is copied first.
+#include <ATen/ops/_has_compatible_shallow_copy_type.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <drivetrain/error.h>
 #include <drivetrain/hardware.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <map>
@@ -55,8 +56,10 @@ class Mover {
     if (!tensor.has_storage() || uses_[storage_key(tensor)] == 1)
       return tensor.detach().to(device_);
     at::Tensor& whole = moved_[storage_key(tensor)];
-    if (!whole.defined())
-      whole = at::empty({0}, tensor.options()).set_(tensor.storage()).to(device_);
+    if (!whole.defined()) {
+      const auto length = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
+      whole = tensor.detach().as_strided({length}, {1}, 0).to(device_);
+    }
     return at::as_strided(whole, tensor.sizes(), tensor.strides(), tensor.storage_offset());
   }
 
@@ -66,12 +69,36 @@ class Mover {
   std::map<StorageKey, at::Tensor> moved_;
 };
 
-void check_in_place(const at::Tensor& tensor, const at::Tensor& moved) {
-  if (tensor.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(moved.key_set())) return;
-  throw HardwareError(str("a tensor of ", tensor.device().str(), " cannot become one of ",
-                          moved.device().str(),
-                          " in place: LibTorch keeps the two kinds apart; allowed: cpu, cuda, xpu, "
-                          "mps, mtia, hpu among each other; create the module on that device"));
+bool is_compatible(const at::Tensor& tensor, const at::Tensor& moved) {
+  return at::_has_compatible_shallow_copy_type(tensor, moved);
+}
+
+void check_can_become(const at::Tensor& tensor, const at::Tensor& moved) {
+  if (is_compatible(tensor, moved)) return;
+  const std::string what = core::str("a tensor of shape ", tensor.sizes(), " cannot change from ",
+                                     tensor.device().str(), " to ", moved.device().str(), ": ");
+  if (tensor.layout() != at::kStrided || !tensor.has_storage())
+    throw HardwareError(what +
+                        "it is not strided; allowed: dense tensors; create the module there");
+  // The node that accumulates its gradient was made for the old device and stays so.
+  if (tensor.is_leaf() && torch::autograd::impl::try_get_grad_accumulator(tensor))
+    throw HardwareError(what +
+                        "a graph still holds it; allowed: moving before the forward pass; "
+                        "let its loss and outputs go first");
+}
+
+// `tensor` stays the object that it is and gets the contents of `moved`. LibTorch's set_data does
+// that among its own devices, but keeps those of plugins and meta apart; their keys are switched
+// here as LibTorch itself does for tensors that change their kind.
+void become(const at::Tensor& tensor, const at::Tensor& moved) {
+  if (is_compatible(tensor, moved)) return tensor.set_data(moved);
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const bool allowed = impl->allow_tensor_metadata_change();
+  impl->set_allow_tensor_metadata_change(true);
+  impl->_change_backend_component_keys(moved.device());
+  impl->set_storage_keep_dtype(moved.storage());
+  impl->set_sizes_and_strides(moved.sizes(), moved.strides(), moved.storage_offset());
+  impl->set_allow_tensor_metadata_change(allowed);
 }
 
 c10::Device with_index(c10::Device device) {
@@ -85,9 +112,9 @@ void move_tensors(const std::vector<at::Tensor>& tensors, c10::Device device) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.device() == device) continue;
     moves.emplace_back(tensor, mover.copy(tensor));
-    check_in_place(tensor, moves.back().second);
+    check_can_become(tensor, moves.back().second);
   }
-  for (auto& [tensor, moved] : moves) tensor.set_data(moved);
+  for (const auto& [tensor, moved] : moves) become(tensor, moved);
 }
 
 }  // namespace

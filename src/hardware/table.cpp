@@ -15,8 +15,8 @@ std::shared_ptr<BaseAccelerator> make(const AcceleratorFacts& facts) {
 }
 
 // A device that a PrivateUse1 plugin of this name brings.
-AcceleratorFacts plugin(std::string name, std::string communication, std::string visible_devices,
-                        int priority, std::string driver_path = "") {
+AcceleratorFacts plugin(const std::string& name, std::string communication,
+                        std::string visible_devices, int priority, std::string driver_path = "") {
   return {.name = name,
           .type = c10::DeviceType::PrivateUse1,
           .communication_backend = std::move(communication),

@@ -138,12 +138,47 @@ TEST_F(Device, WithoutPageLockedMemoryTheTensorIsPassedOn) {
   EXPECT_TRUE(accelerator->pin_memory(tensor).is_same(tensor));
 }
 
-TEST_F(Device, ModulesThatCannotMoveInPlaceAreRefusedWhole) {
+// Three steps with an optimizer made before the move are those that the CPU takes.
+TEST_F(Device, AModuleMovesUnderItsOptimizer) {
+  const auto train = [&](bool on_device) {
+    torch::manual_seed(0);
+    torch::nn::Linear module(3, 2);
+    torch::optim::SGD optimizer(module->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    auto x = torch::randn({4, 3});
+    if (on_device) {
+      accelerator->set_to_device(*module);
+      x = x.to(accelerator->get_current_device());
+    }
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      module->forward(x).pow(2).sum().backward();
+      optimizer.step();
+    }
+    EXPECT_EQ(module->weight.is_cpu(), !on_device);
+    if (on_device) move_module_(*module, c10::kCPU);
+    EXPECT_TRUE(module->weight.grad().is_cpu());
+    return module->weight.detach().clone();
+  };
+  EXPECT_TRUE(torch::equal(train(true), train(false)));
+}
+
+TEST_F(Device, ATensorThatAGraphHoldsIsNotMoved) {
   torch::nn::Linear module(2, 2);
-  EXPECT_ERROR(accelerator->set_to_device(*module), HardwareError,
-               "a tensor of cpu cannot become one of fake:0 in place");
+  {
+    const auto loss = module->forward(torch::ones({1, 2})).sum();
+    EXPECT_ERROR(accelerator->set_to_device(*module), HardwareError, "a graph still holds it");
+    EXPECT_TRUE(module->weight.is_cpu());
+    EXPECT_TRUE(module->bias.is_cpu());
+  }
+  accelerator->set_to_device(*module);
+  EXPECT_EQ(module->weight.device(), accelerator->get_current_device());
+}
+
+TEST_F(Device, WithoutRoomForTheModuleNothingIsMoved) {
+  torch::nn::Linear module(torch::nn::LinearOptions(8192, 4096).bias(false));  // 128 MiB
+  module->register_buffer("more", torch::empty({160 << 20}, torch::kUInt8));
+  EXPECT_THROW(accelerator->set_to_device(*module), c10::OutOfMemoryError);
   EXPECT_TRUE(module->weight.is_cpu());
-  EXPECT_TRUE(module->bias.is_cpu());
 }
 
 TEST_F(Device, FactsThatDoNotFitAreUnavailableWithTheReason) {

@@ -7,7 +7,9 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/view_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <drivetrain/hardware.h>
@@ -234,6 +236,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
                           std::optional<int64_t> offset) {
     return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
   });
+  m.impl("view",
+         [](const Tensor& self, c10::IntArrayRef sizes) { return at::native::view(self, sizes); });
+  m.impl("_reshape_alias",
+         [](const Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+           return at::native::_reshape_alias(self, sizes, strides);
+         });
   m.impl("_local_scalar_dense", [](const Tensor& self) { return host(self).item(); });
 }
 

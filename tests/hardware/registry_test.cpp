@@ -99,7 +99,7 @@ TEST_F(Registry, RecordsAReasonForEveryCandidate) {
 }
 
 TEST_F(Registry, AnUnknownNameSuggestsTheNearest) {
-  EXPECT_ERROR(set_accelerator("cdua"), HardwareError, "did you mean \"cuda\"?");
+  EXPECT_ERROR(set_accelerator("cudaa"), HardwareError, "did you mean \"cuda\"?");
   EXPECT_ERROR(set_accelerator("quantum"), HardwareError, "allowed: cuda, npu, ");
   EXPECT_ERROR(make_accelerator("CPU"), HardwareError, "did you mean \"cpu\"?");
   EXPECT_ERROR(ScopedAccelerator("tpu"), HardwareError, "\"tpu\" is not registered");
