@@ -151,7 +151,7 @@ TEST_F(LaunchEnd, IgnoresTheSignalsThatItWasStartedToIgnore) {
 }
 
 TEST_F(LaunchEnd, StopsAndContinuesTheRanksWithTheLauncher) {
-  Launcher launcher(script(1, "echo \"pid $$\"; while :; do sleep 0.01; done"));
+  Launcher launcher(script(1, "echo \"pid $$\"; exec sleep 60"));
   const int pid = numbers_after(launcher.wait_for("pid "), "pid ").at(0);
   const auto state = [pid] {
     const std::string stat = contents(core::str("/proc/", pid, "/stat"));

@@ -171,8 +171,8 @@ TEST(LaunchStart, TheUsersThreadsAreKept) {
 TEST(LaunchStart, OnlyRankZeroReadsTheInput) {
   LaunchSetting setting;
   setting.input = "one\ntwo\n";
-  const LaunchResult result = launch_and_wait(script(2, "cat; echo end"), setting);
-  EXPECT_THAT(result.out, HasSubstr("[0] one\n[0] two\n[0] end\n"));
+  const LaunchResult result = launch_and_wait(script(2, "echo $(cat) end"), setting);
+  EXPECT_THAT(result.out, HasSubstr("[0] one two end\n"));
   EXPECT_THAT(result.out, HasSubstr("[1] end\n"));
 }
 

@@ -61,8 +61,13 @@ TEST(Blame, NotOnWhoBlamesAPeer) {
 }
 
 TEST(Blame, OnWhoLeftAnErrorEvenIfItHadToBeEnded) {
-  const RankOutcome slow = with_error(ended(1, 1), "bad input", false);
-  EXPECT_EQ(first_failure({outcome(0, code(1), 0), slow}), 1U);
+  const RankOutcome victim = with_error(outcome(0, code(1), 0), "rank 1 is gone", true);
+  EXPECT_EQ(first_failure({victim, with_error(ended(1, 1), "bad input", false)}), 1U);
+}
+
+TEST(Blame, OnWhoWasKilledRatherThanOnErrorsThatCameLater) {
+  const RankOutcome later = with_error(outcome(0, code(1), 1), "connection lost", false);
+  EXPECT_EQ(first_failure({later, outcome(1, SIGKILL, 0)}), 1U);
 }
 
 TEST(Describe, NamesCodesAndSignals) {

@@ -23,10 +23,9 @@ using nlohmann::json;
 
 // Lower is to blame rather.
 int blame_class(const RankOutcome& outcome) {
-  if (outcome.error && !outcome.error->blames_peer) return 0;
-  if (!outcome.exec_problem.empty()) return 0;
-  if (outcome.error) return 2;
-  return outcome.was_ended ? 3 : 1;
+  if (outcome.error && outcome.error->blames_peer) return 1;
+  const bool failed_by_itself = outcome.error || !outcome.was_ended;
+  return failed_by_itself ? 0 : 2;
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {
