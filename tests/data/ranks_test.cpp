@@ -120,7 +120,9 @@ TEST(RankLoader, ReadDispatchedAndStreamedAllGiveTheSame) {
         for (size_t k = 0; k < sharded[r].at_end.size(); ++k)
           EXPECT_EQ(sharded[r].at_end[k], k + 1 == sharded[r].at_end.size());
       }
-      if (!options.drop_last) EXPECT_EQ(gathered(sharded), range(0, n));
+      if (!options.drop_last) {
+        EXPECT_EQ(gathered(sharded), range(0, n));
+      }
     }
 }
 
