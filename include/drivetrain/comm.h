@@ -7,9 +7,9 @@
 // collective that each is in. After a CommError the world cannot be used any more; destroy it.
 // In a world of one, collectives return their argument.
 //
-// Values are nested (nested.h). Results are new, contiguous tensors without gradient, on the device
-// of the argument. Tensors that are not on the CPU are staged through host memory. max and min give NaN
-// where any rank has NaN.
+// Values are nested (nested.h; names are qualified below because ATen has a flatten of its own).
+// Results are new, contiguous tensors without gradient, on the device of the argument. Tensors that
+// are not on the CPU are staged through host memory. max and min give NaN where any rank has NaN.
 #pragma once
 
 #include <drivetrain/config.h>
@@ -95,8 +95,9 @@ class World {
   void broadcast_(const std::vector<at::Tensor>& tensors, int root,
                   CollectiveOptions options = {}) const;
 
-  // Tells the other ranks that this one has failed: their collectives throw "rank r failed: reason".
-  // Done by the library when a World ends while an exception unwinds, and on std::terminate.
+  // Tells the other ranks that this one has failed: their collectives throw "rank r failed:
+  // reason". Done by the library when a World ends while an exception unwinds, and on
+  // std::terminate.
   void fail(std::string_view reason) const;
 
   comm::State& state() const { return *state_; }
@@ -131,16 +132,16 @@ void barrier(const World& world, CollectiveOptions options = {});
 template <class T>
 T all_reduce(const World& world, T value, ReduceOp op = ReduceOp::sum,
              CollectiveOptions options = {}) {
-  const auto tensors = flatten(value);
-  return unflatten(std::move(value), detail::all_reduce(world, tensors, op, options));
+  const auto tensors = drivetrain::flatten(value);
+  return drivetrain::unflatten(std::move(value), detail::all_reduce(world, tensors, op, options));
 }
 
 // As all_reduce, to the root only; the other ranks get their own value back.
 template <class T>
 T reduce(const World& world, T value, int root = 0, ReduceOp op = ReduceOp::sum,
          CollectiveOptions options = {}) {
-  const auto tensors = flatten(value);
-  return unflatten(std::move(value), detail::reduce(world, tensors, root, op, options));
+  const auto tensors = drivetrain::flatten(value);
+  return drivetrain::unflatten(std::move(value), detail::reduce(world, tensors, root, op, options));
 }
 
 // Collective. Blocks. Reduces, then leaves rank r the r-th of world_size equal parts along dim 0.
@@ -148,16 +149,17 @@ T reduce(const World& world, T value, int root = 0, ReduceOp op = ReduceOp::sum,
 template <class T>
 T reduce_scatter(const World& world, T value, ReduceOp op = ReduceOp::sum,
                  CollectiveOptions options = {}) {
-  const auto tensors = flatten(value);
-  return unflatten(std::move(value), detail::reduce_scatter(world, tensors, op, options));
+  const auto tensors = drivetrain::flatten(value);
+  return drivetrain::unflatten(std::move(value),
+                               detail::reduce_scatter(world, tensors, op, options));
 }
 
 // Collective. Blocks. Concatenates along dim 0 in the order of ranks; shapes are equal. A 0-dim
 // tensor becomes one of shape (world_size).
 template <class T>
 T all_gather(const World& world, T value, CollectiveOptions options = {}) {
-  const auto tensors = flatten(value);
-  return unflatten(std::move(value), detail::all_gather(world, tensors, options));
+  const auto tensors = drivetrain::flatten(value);
+  return drivetrain::unflatten(std::move(value), detail::all_gather(world, tensors, options));
 }
 
 // As all_gather, but ranks may have different numbers of rows along dim 0: exactly those rows, no
@@ -165,15 +167,15 @@ T all_gather(const World& world, T value, CollectiveOptions options = {}) {
 template <class T>
 T gather(const World& world, T value, std::vector<int64_t>* rows = nullptr,
          CollectiveOptions options = {}) {
-  const auto tensors = flatten(value);
-  return unflatten(std::move(value), detail::gather(world, tensors, rows, options));
+  const auto tensors = drivetrain::flatten(value);
+  return drivetrain::unflatten(std::move(value), detail::gather(world, tensors, rows, options));
 }
 
 // Collective. Blocks. The root's value on every rank; shapes and types are equal on all ranks.
 template <class T>
 T broadcast(const World& world, T value, int root = 0, CollectiveOptions options = {}) {
-  const auto tensors = flatten(value);
-  return unflatten(std::move(value), detail::broadcast(world, tensors, root, options));
+  const auto tensors = drivetrain::flatten(value);
+  return drivetrain::unflatten(std::move(value), detail::broadcast(world, tensors, root, options));
 }
 
 // Collective. Blocks. Rank r gets parts[r] of the root, whatever its shapes and types; only the
@@ -183,9 +185,10 @@ template <class T>
 T scatter(const World& world, const std::vector<T>& parts, int root = 0, T like = {},
           CollectiveOptions options = {}) {
   std::vector<detail::Tensors> flat;
-  for (const T& part : parts) flat.push_back(flatten(part));
-  const size_t num_tensors = flatten(like).size();
-  return unflatten(std::move(like), detail::scatter(world, flat, num_tensors, root, options));
+  for (const T& part : parts) flat.push_back(drivetrain::flatten(part));
+  const size_t num_tensors = drivetrain::flatten(like).size();
+  return drivetrain::unflatten(std::move(like),
+                               detail::scatter(world, flat, num_tensors, root, options));
 }
 
 // Collective. Blocks. Pads every tensor along `dim` with `pad_index`, behind or before its
@@ -193,9 +196,10 @@ T scatter(const World& world, const std::vector<T>& parts, int root = 0, T like 
 template <class T>
 T pad_across_processes(const World& world, T value, int64_t dim = 0, double pad_index = 0,
                        bool pad_first = false, CollectiveOptions options = {}) {
-  const auto tensors = flatten(value);
-  return unflatten(std::move(value), detail::pad_across_processes(world, tensors, dim, pad_index,
-                                                                  pad_first, options));
+  const auto tensors = drivetrain::flatten(value);
+  return drivetrain::unflatten(
+      std::move(value),
+      detail::pad_across_processes(world, tensors, dim, pad_index, pad_first, options));
 }
 
 // Collective. Blocks. The root's bytes, of any length.

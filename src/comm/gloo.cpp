@@ -5,6 +5,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <deque>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 namespace drivetrain::comm {
@@ -30,6 +33,9 @@ class GlooWork : public Work {
  private:
   c10::intrusive_ptr<c10d::Work> work_;
 };
+
+// c10d compares sizes where only the number of elements matters.
+at::Tensor flat(const at::Tensor& tensor) { return tensor.view({tensor.numel()}); }
 
 c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
   switch (op) {
@@ -77,11 +83,12 @@ class Gloo : public Transport {
     return started(group_->reduce(tensors, options));
   }
 
-  Started reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op,
-                         Milliseconds limit) override {
+  Started reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op, Milliseconds limit) override {
     c10d::ReduceScatterOptions options;
     options.reduceOp = c10d_op(op);
     options.timeout = limit;
+    out = flat(out);
+    in = flat(in);
     return started(group_->_reduce_scatter_base(out, in, options));
   }
 
@@ -96,6 +103,8 @@ class Gloo : public Transport {
   Started all_gather(at::Tensor out, at::Tensor in, Milliseconds limit) override {
     c10d::AllgatherOptions options;
     options.timeout = limit;
+    out = flat(out);
+    in = flat(in);
     return started(group_->_allgather_base(out, in, options));
   }
 
@@ -103,18 +112,42 @@ class Gloo : public Transport {
     c10d::ScatterOptions options;
     options.rootRank = root;
     options.timeout = limit;
-    std::vector<at::Tensor> outs = {std::move(out)};
+    std::vector<at::Tensor> outs = {flat(out)};
     std::vector<std::vector<at::Tensor>> ins;
-    if (group_->getRank() == root) ins.push_back(in.chunk(group_->getSize()));
+    if (group_->getRank() == root) ins.push_back(flat(in).chunk(group_->getSize()));
     return started(group_->scatter(outs, ins, options));
+  }
+
+  bool finish(Milliseconds limit) override {
+    const auto deadline = Clock::now() + limit;
+    while (forget_completed() > 0) {
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
+    return true;
   }
 
   void abort() override { group_->close(); }
 
  private:
-  static Started started(c10::intrusive_ptr<c10d::Work> work) {
+  Started started(c10::intrusive_ptr<c10d::Work> work) {
+    forget_completed();
+    {
+      std::lock_guard lock(mutex_);
+      under_way_.push_back(work);
+    }
     return std::make_unique<GlooWork>(std::move(work));
   }
+
+  // The number of those that are left.
+  size_t forget_completed() {
+    std::lock_guard lock(mutex_);
+    while (!under_way_.empty() && under_way_.front()->isCompleted()) under_way_.pop_front();
+    return under_way_.size();
+  }
+
+  std::mutex mutex_;
+  std::deque<c10::intrusive_ptr<c10d::Work>> under_way_;
 
   c10::intrusive_ptr<AbortableGloo> group_;
 };

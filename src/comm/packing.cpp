@@ -44,7 +44,7 @@ std::vector<int64_t> offsets_of(const Tensors& tensors, const std::vector<int64_
   std::vector<int64_t> offsets = {0};
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t row = row_length(tensors[i]);
-    const int64_t rows = num_rows != nullptr      ? (*num_rows)[i]
+    const int64_t rows = num_rows != nullptr    ? (*num_rows)[i]
                          : tensors[i].defined() ? num_rows_of(tensors[i])
                                                 : 0;
     offsets.push_back((offsets.back() + rows * row + kAlignment - 1) / kAlignment * kAlignment);

@@ -17,7 +17,8 @@ int64_t num_rows_of(const at::Tensor& tensor);
 // Where each tensor's bytes begin in a message, each on a boundary of 16 bytes; the last entry is
 // the length of the message, at least 1. Undefined tensors take no bytes. With `num_rows`, there is
 // room for so many rows of each. Throws std::invalid_argument for sparse tensors.
-std::vector<int64_t> offsets_of(const Tensors& tensors, const std::vector<int64_t>* num_rows = nullptr);
+std::vector<int64_t> offsets_of(const Tensors& tensors,
+                                const std::vector<int64_t>* num_rows = nullptr);
 
 // The tensors' bytes, as uint8 (offsets.back()) on the CPU.
 at::Tensor pack(const Tensors& tensors, const std::vector<int64_t>& offsets);

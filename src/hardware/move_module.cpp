@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moving a module without replacing its tensors. Module::to breaks ties of storage, leaves
+// gradients behind, and stops half-way when memory runs out; here all is copied first.
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <drivetrain/error.h>
+#include <drivetrain/hardware.h>
+#include <torch/nn/module.h>
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/text.h"
+
+namespace drivetrain {
+
+using core::str;
+
+namespace {
+
+using StorageKey = std::pair<const c10::StorageImpl*, at::ScalarType>;
+
+StorageKey storage_key(const at::Tensor& tensor) {
+  return {tensor.storage().unsafeGetStorageImpl(), tensor.scalar_type()};
+}
+
+// Parameters, their gradients and buffers, each object once.
+std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors;
+  std::set<const c10::TensorImpl*> seen;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second)
+      tensors.push_back(tensor);
+  };
+  for (const at::Tensor& parameter : module.parameters()) {
+    add(parameter);
+    add(parameter.grad());
+  }
+  for (const at::Tensor& buffer : module.buffers()) add(buffer);
+  return tensors;
+}
+
+// Copies tensors to one device, those that share storage together.
+class Mover {
+ public:
+  Mover(const std::vector<at::Tensor>& tensors, c10::Device device) : device_(device) {
+    for (const at::Tensor& tensor : tensors)
+      if (tensor.has_storage()) ++uses_[storage_key(tensor)];
+  }
+
+  at::Tensor copy(const at::Tensor& tensor) {
+    if (!tensor.has_storage() || uses_[storage_key(tensor)] == 1)
+      return tensor.detach().to(device_);
+    at::Tensor& whole = moved_[storage_key(tensor)];
+    if (!whole.defined())
+      whole = at::empty({0}, tensor.options()).set_(tensor.storage()).to(device_);
+    return at::as_strided(whole, tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  }
+
+ private:
+  c10::Device device_;
+  std::map<StorageKey, int> uses_;
+  std::map<StorageKey, at::Tensor> moved_;
+};
+
+void check_in_place(const at::Tensor& tensor, const at::Tensor& moved) {
+  if (tensor.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(moved.key_set())) return;
+  throw HardwareError(str("a tensor of ", tensor.device().str(), " cannot become one of ",
+                          moved.device().str(),
+                          " in place: LibTorch keeps the two kinds apart; allowed: cpu, cuda, xpu, "
+                          "mps, mtia, hpu among each other; create the module on that device"));
+}
+
+c10::Device with_index(c10::Device device) {
+  if (device.is_cpu() || device.is_meta() || device.has_index()) return device;
+  return c10::impl::getDeviceGuardImpl(device.type())->getDevice();
+}
+
+void move_tensors(const std::vector<at::Tensor>& tensors, c10::Device device) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> moves;
+  Mover mover(tensors, device);
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.device() == device) continue;
+    moves.emplace_back(tensor, mover.copy(tensor));
+    check_in_place(tensor, moves.back().second);
+  }
+  for (auto& [tensor, moved] : moves) tensor.set_data(moved);
+}
+
+}  // namespace
+
+void move_module_(torch::nn::Module& module, c10::Device device) {
+  const at::NoGradGuard no_grad;
+  try {
+    move_tensors(tensors_of(module), with_index(device));
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw HardwareError(str("the module could not be moved to ", device.str(), ": ",
+                            error.what_without_backtrace(),
+                            "; allowed: devices with is_available() and tensors with data; see the "
+                            "reason"));
+  }
+}
+
+}  // namespace drivetrain
