@@ -242,6 +242,17 @@ TEST(Dispatch, TellsEveryRankOfAnErrorOnRankZero) {
   }
 }
 
+TEST(Dispatch, TellsEveryRankOfAWrongSampler) {
+  run_ranks(2, [](const World& world) {
+    DataLoader loader(
+        Numbers{world.is_main() ? 4UL : 0UL},
+        {.dispatch_batches = true, .sampler = [](uint64_t) { return Indices{0, 9}; }});
+    loader.attach(world, at::kCPU);
+    EXPECT_ERROR(batches_of(loader), Error, "the option sampler gave index 9");
+    barrier(world);
+  });
+}
+
 TEST(Dispatch, CanBeLeftEarlyByAllRanks) {
   run_ranks(2, [](const World& world) {
     DataLoader loader(Counter{20}, {.batch_size = 2, .num_workers = 1});
