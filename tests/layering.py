@@ -17,7 +17,7 @@ WITHOUT_TORCH = {"core", "config", "cli"}
 PUBLIC_ROOM = {
     "error.h": "core", "config.h": "config", "hardware.h": "hardware", "backends.h": "hardware",
     "nested.h": "comm", "comm.h": "comm", "collate.h": "data", "data.h": "data", "dataset.h": "data",
-    "wire.h": "data",
+    "source.h": "data",
     "parallel.h": "parallel", "progress.h": "tracking", "prepared.h": "training",
     "optimizer.h": "training", "accelerator.h": "training", "drivetrain.h": "training",
 }

@@ -11,8 +11,7 @@
 // Shares. In each round, ranks 0, 1, .. take the next batch_size samples each of the epoch's order.
 // The last round, where short, is left out (drop_last), filled up with the epoch's first samples
 // (even_batches, in a world of more than one), or yielded as it is, ranks then differing by up to
-// one batch. real_size() tells
-// how many rows of the batch are no such filling.
+// one batch. real_size() tells how many rows of the batch are no such filling.
 //
 // Passes. Each `for` is a pass over one epoch, and the next pass, whether this one ended or was
 // left by break, is over the next epoch. Passes may be nested. A dataset's exception comes as
@@ -20,7 +19,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
-#include <drivetrain/dataset.h>
+#include <drivetrain/source.h>
 
 #include <chrono>
 #include <cstdint>
@@ -53,7 +52,7 @@ struct DataLoaderOptions {
   bool even_batches = true;
   bool split_batches = false;  // batch_size must be a multiple of the world size
   // Rank 0 alone reads, and sends each rank its share. Default: for streams whose batches can be
-  // sent (wire.h). The batches are those that every rank would have read by itself.
+  // sent (nested.h). The batches are those that every rank would have read by itself.
   std::optional<bool> dispatch_batches = std::nullopt;
   bool pin_memory = false;               // off where there is no accelerator
   std::chrono::milliseconds timeout{0};  // longest wait for a batch; 0: none; needs num_workers > 0

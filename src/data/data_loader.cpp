@@ -22,7 +22,7 @@ int64_t DataLoaderBase::total_batch_size() const {
 }
 
 std::optional<int64_t> DataLoaderBase::total_dataset_length() const {
-  return engine_->epoch_length();
+  return engine_->num_samples();
 }
 
 std::optional<int64_t> DataLoaderBase::remainder() const { return engine_->remainder(); }

@@ -49,7 +49,7 @@ std::string describe(const Fingerprint& f) {
 
 Fingerprint fingerprint_of(const Engine& engine, bool dispatch) {
   const DataLoaderOptions& o = engine.options_;
-  return {engine.epoch_length().value_or(-1),
+  return {engine.epoch_length(engine.next_epoch_).value_or(-1),
           o.batch_size,
           o.shuffle,
           o.drop_last,
@@ -143,14 +143,23 @@ Order Engine::order_of(uint64_t epoch) const {
   return order;
 }
 
-std::optional<int64_t> Engine::epoch_length() const {
+std::optional<int64_t> Engine::epoch_length(uint64_t epoch) const {
+  if (options_.batch_sampler) return static_cast<int64_t>(options_.batch_sampler(epoch).size());
+  if (options_.sampler) return static_cast<int64_t>(options_.sampler(epoch).size());
   if (root_length_) return *root_length_ < 0 ? std::nullopt : root_length_;
-  if (options_.batch_sampler || options_.sampler) return order_of(next_epoch_).count;
   return source_->length();
 }
 
+std::optional<int64_t> Engine::num_samples() const {
+  if (!options_.batch_sampler) return epoch_length(next_epoch_);
+  int64_t sum = 0;
+  for (const auto& batch : options_.batch_sampler(next_epoch_))
+    sum += static_cast<int64_t>(batch.size());
+  return sum;
+}
+
 int64_t Engine::num_batches() const {
-  const auto length = epoch_length();
+  const auto length = epoch_length(next_epoch_);
   require(length.has_value(),
           "size() of a loader over a stream that has no size(); allowed: streams with size(); give "
           "it one, or count the batches");
@@ -158,7 +167,7 @@ int64_t Engine::num_batches() const {
 }
 
 std::optional<int64_t> Engine::remainder() const {
-  const auto length = epoch_length();
+  const auto length = epoch_length(next_epoch_);
   if (!length || options_.batch_sampler) return std::nullopt;
   return options_.drop_last ? 0 : *length % (local_batch_size() * world_size());
 }
@@ -171,11 +180,11 @@ void Engine::set_epoch(uint64_t epoch) {
 }
 
 DataLoaderState Engine::state() const {
-  return {seed_, position_epoch_, position_done_, epoch_length().value_or(-1)};
+  return {seed_, position_epoch_, position_done_, epoch_length(position_epoch_).value_or(-1)};
 }
 
 void Engine::load(const DataLoaderState& state) {
-  const int64_t length = epoch_length().value_or(-1);
+  const int64_t length = epoch_length(state.epoch).value_or(-1);
   require(state.length < 0 || length < 0 || state.length == length,
           str("the state is of a dataset of ", state.length, " samples, and this one has ", length,
               "; allowed: the same dataset; load the state of this one, or set_epoch"));
@@ -190,7 +199,6 @@ void Engine::load(const DataLoaderState& state) {
 
 void Engine::require_equal_loaders(const World& world) const {
   Fingerprint mine = fingerprint_of(*this, dispatch_);
-  if (dispatch_ && world.rank() != 0) mine.length = -1;
   detail::Wire wire;
   detail::transfer(wire, mine);
   const std::vector<std::string> all = gather_object(world, wire.bytes);
@@ -217,12 +225,13 @@ void Engine::attach(const World& world, at::Device device) {
               " ranks; allowed: a round multiple of the number of ranks; change batch_size"));
   require(ranks == 1 || !dispatch_ || source_->can_send(),
           "dispatch_batches is set and the batch has parts that cannot be sent to other ranks; "
-          "allowed: tensors, numbers, strings and what holds them (wire.h); collate to those, or "
+          "allowed: tensors, numbers, strings and what holds them (nested.h); collate to those, or "
           "set dispatch_batches = false");
+  root_length_.reset();
   if (ranks > 1) {
     require_equal_loaders(world);
     seed_ = broadcast_object(world, seed_);
-    if (dispatch_) root_length_ = broadcast_object(world, epoch_length().value_or(-1));
+    if (dispatch_) root_length_ = broadcast_object(world, source_->length().value_or(-1));
   }
   world_ = world;
   device_ = device;
@@ -244,21 +253,28 @@ std::shared_ptr<Reading> Engine::make_reading(uint64_t epoch) {
   reading->worker_sources = {source_};
   for (int i = 1; i < options_.num_workers; ++i) {
     reading->worker_sources.push_back(source_->for_thread());
-    require(
-        reading->worker_sources.back() != nullptr,
-        str("num_workers is ", options_.num_workers,
-            ", and the dataset can neither be copied "
-            "nor read as const; allowed: at most 1 worker for it; mark its get const, or pass a "
-            "std::shared_ptr to it if its get may be called by several threads"));
+    require(reading->worker_sources.back() != nullptr,
+            str("num_workers is ", options_.num_workers,
+                ", and the dataset can neither be copied "
+                "nor read as const, or its collate function cannot be copied; allowed: at most 1 "
+                "worker for it; mark its get const, or pass a "
+                "std::shared_ptr to it if its get may be called by several threads"));
   }
   return reading;
 }
 
 std::shared_ptr<Pass> Engine::start_pass() {
   const uint64_t epoch = next_epoch_;
-  const bool reads = !dispatches() || rank() == 0;
-  auto reading = reads ? make_reading(epoch) : nullptr;
-  auto pass = std::make_shared<Pass>(shared_from_this(), epoch, std::move(reading));
+  std::shared_ptr<Reading> reading;
+  std::exception_ptr error;
+  try {
+    if (!dispatches() || rank() == 0) reading = make_reading(epoch);
+  } catch (...) {
+    // The ranks that wait for rank 0's first round must hear of it.
+    if (!dispatches()) throw;
+    error = std::current_exception();
+  }
+  auto pass = std::make_shared<Pass>(shared_from_this(), epoch, std::move(reading), error);
   position_epoch_ = epoch;
   position_done_ = next_done_;
   next_epoch_ = epoch + 1;

@@ -22,7 +22,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   Shard shard_of(int64_t count) const;
   // The length of an epoch in the unit of DataLoaderState, if known.
-  std::optional<int64_t> epoch_length() const;
+  std::optional<int64_t> epoch_length(uint64_t epoch) const;
+  // Its samples, if known.
+  std::optional<int64_t> num_samples() const;
   int64_t num_batches() const;
   std::optional<int64_t> remainder() const;
   // Rows of one rank's batch.

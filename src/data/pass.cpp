@@ -3,8 +3,10 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "core/text.h"
 #include "data/place.h"
@@ -45,6 +47,27 @@ Header to_header(const at::Tensor& bytes) {
   return header;
 }
 
+Header header_of_error(const std::exception& error) {
+  const auto* sample = dynamic_cast<const SampleError*>(&error);
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  Header header;
+  header.failed = true;
+  header.failed_index = sample != nullptr ? sample->index() : -1;
+  header.text = ours != nullptr ? ours->what_happened() : error.what();
+  return header;
+}
+
+Header header_of_part(const Part& part, const Round& round) {
+  Header header;
+  header.exists = true;
+  header.has_batch = part.batch != nullptr;
+  header.last = part.last;
+  header.final = round.final;
+  header.real_size = part.real_size;
+  header.done = round.done;
+  return header;
+}
+
 void send_headers(const World& world, const std::vector<Header>& headers) {
   std::vector<std::vector<at::Tensor>> parts;
   for (const Header& header : headers) parts.push_back({to_tensor(header)});
@@ -53,10 +76,12 @@ void send_headers(const World& world, const std::vector<Header>& headers) {
 
 }  // namespace
 
-Pass::Pass(std::shared_ptr<Engine> engine, uint64_t epoch, std::shared_ptr<const Reading> reading)
+Pass::Pass(std::shared_ptr<Engine> engine, uint64_t epoch, std::shared_ptr<const Reading> reading,
+           std::exception_ptr error)
     : engine_(std::move(engine)),
       epoch_(epoch),
       reading_(std::move(reading)),
+      error_(std::move(error)),
       started_(++num_started) {
   if (!reading_) return;
   plan_ = reading_->source->is_stream() ? stream_plan(reading_) : map_plan(reading_);
@@ -82,6 +107,7 @@ void Pass::end(bool whole) {
 
 // The next round that this rank reads itself; null at the end.
 std::shared_ptr<Round> Pass::read_round() {
+  if (error_) std::rethrow_exception(error_);
   if (pool_) return std::static_pointer_cast<Round>(pool_->next());
   const Task task = plan_();
   return task ? std::static_pointer_cast<Round>(task(0)) : nullptr;
@@ -94,34 +120,26 @@ std::optional<Pass::Own> Pass::next_own() {
   return Own{std::move(round->parts[0]), round->final, round->done};
 }
 
-std::optional<Pass::Own> Pass::send_round() {
-  std::vector<Header> headers(static_cast<size_t>(engine_->world_size()));
-  std::shared_ptr<Round> round;
+// Rank 0's next round; an error is told to all ranks before it is thrown.
+std::shared_ptr<Round> Pass::read_for_all() {
   try {
-    round = read_round();
+    return read_round();
   } catch (const std::exception& error) {
-    const auto* sample = dynamic_cast<const SampleError*>(&error);
-    const auto* ours = dynamic_cast<const Error*>(&error);
-    for (Header& header : headers) {
-      header.failed = true;
-      header.failed_index = sample != nullptr ? sample->index() : -1;
-      header.text = ours != nullptr ? ours->what_happened() : error.what();
-    }
-    send_headers(*engine_->world_, headers);
+    send_headers(*engine_->world_, std::vector<Header>(static_cast<size_t>(engine_->world_size()),
+                                                       header_of_error(error)));
     throw;
   }
+}
+
+std::optional<Pass::Own> Pass::send_round() {
+  const std::shared_ptr<Round> round = read_for_all();
+  std::vector<Header> headers(static_cast<size_t>(engine_->world_size()));
   std::vector<std::vector<at::Tensor>> tensors(headers.size());
   size_t most = 0;
   for (size_t r = 0; round && r < headers.size(); ++r) {
     const Part& part = round->parts[r];
-    Header& header = headers[r];
-    header.exists = true;
-    header.has_batch = part.batch != nullptr;
-    header.last = part.last;
-    header.final = round->final;
-    header.real_size = part.real_size;
-    header.done = round->done;
-    if (part.batch) header.text = reading_->source->pack(part.batch.get(), tensors[r]);
+    headers[r] = header_of_part(part, *round);
+    if (part.batch) headers[r].text = reading_->source->pack(part.batch.get(), tensors[r]);
     most = std::max(most, tensors[r].size());
   }
   // A scatter moves equally many tensors to each rank.

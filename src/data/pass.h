@@ -12,8 +12,9 @@ namespace drivetrain::data {
 
 class Pass {
  public:
-  // `reading` is null on a rank that reads nothing itself.
-  Pass(std::shared_ptr<Engine> engine, uint64_t epoch, std::shared_ptr<const Reading> reading);
+  // `reading` is null on a rank that reads nothing itself, or where `error` is thrown instead.
+  Pass(std::shared_ptr<Engine> engine, uint64_t epoch, std::shared_ptr<const Reading> reading,
+       std::exception_ptr error);
   ~Pass();
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
@@ -35,6 +36,7 @@ class Pass {
 
   std::shared_ptr<Round> read_round();
   std::optional<Own> next_own();
+  std::shared_ptr<Round> read_for_all();
   std::optional<Own> send_round();
   std::optional<Own> receive_round();
   void place(Part& part) const;
@@ -43,6 +45,7 @@ class Pass {
   std::shared_ptr<Engine> engine_;
   uint64_t epoch_;
   std::shared_ptr<const Reading> reading_;
+  std::exception_ptr error_;         // in place of the first round
   std::function<Task()> plan_;       // without workers
   std::optional<OrderedPool> pool_;  // with workers
   uint64_t started_;

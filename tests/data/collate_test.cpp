@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <drivetrain/collate.h>
-#include <drivetrain/wire.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -117,7 +116,7 @@ TEST(Collate, NamesTheFieldThatDoesNotFit) {
 }
 
 TEST(Collate, PadsToTheLargestSizeInEachDimension) {
-  const std::vector<at::Tensor> samples = {torch::ones({1, 3}), torch::full({2, 1}, 2),
+  const std::vector<at::Tensor> samples = {torch::ones({1, 3}), torch::full({2, 1}, 2.0),
                                            at::ones({0, 0})};
   const auto padded = collate(samples, 9.0);
   EXPECT_EQ(padded.sizes(), (std::vector<int64_t>{3, 2, 3}));

@@ -120,7 +120,9 @@ TEST(RankLoader, ReadDispatchedAndStreamedAllGiveTheSame) {
         for (size_t k = 0; k < sharded[r].at_end.size(); ++k)
           EXPECT_EQ(sharded[r].at_end[k], k + 1 == sharded[r].at_end.size());
       }
-      if (!options.drop_last) EXPECT_EQ(gathered(sharded), range(0, n));
+      if (!options.drop_last) {
+        EXPECT_EQ(gathered(sharded), range(0, n));
+      }
     }
 }
 
@@ -238,6 +240,17 @@ TEST(Dispatch, TellsEveryRankOfAnErrorOnRankZero) {
       EXPECT_EQ(counts[r], 1U);
     }
   }
+}
+
+TEST(Dispatch, TellsEveryRankOfAWrongSampler) {
+  run_ranks(2, [](const World& world) {
+    DataLoader loader(
+        Numbers{world.is_main() ? 4UL : 0UL},
+        {.dispatch_batches = true, .sampler = [](uint64_t) { return Indices{0, 9}; }});
+    loader.attach(world, at::kCPU);
+    EXPECT_ERROR(batches_of(loader), Error, "the option sampler gave index 9");
+    barrier(world);
+  });
 }
 
 TEST(Dispatch, CanBeLeftEarlyByAllRanks) {

@@ -118,7 +118,7 @@ TEST(Stream, MayBeACallable) {
   const auto stream = [next]() mutable {
     return next < 3 ? std::optional(torch::tensor(next++)) : std::nullopt;
   };
-  DataLoader loader(stream, {.batch_size = 2, .even_batches = false, .num_workers = 2});
+  DataLoader loader(stream, {.batch_size = 2, .num_workers = 2, .even_batches = false});
   EXPECT_THAT(batches_of(loader), ElementsAre(Indices{0, 1}, Indices{2}));
   // Without reset it goes on where it stopped: at its end.
   EXPECT_THAT(batches_of(loader), IsEmpty());
