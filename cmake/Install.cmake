@@ -6,9 +6,6 @@ set(DRIVETRAIN_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/drivetrain)
 
 set_target_properties(drivetrain PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS drivetrain EXPORT drivetrain)
-if(TARGET drivetrain_cli)
-  install(TARGETS drivetrain_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
 install(DIRECTORY include/drivetrain DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT drivetrain NAMESPACE drivetrain:: FILE drivetrainTargets.cmake
   DESTINATION ${DRIVETRAIN_PACKAGE_DIR})

@@ -15,8 +15,9 @@ ROOMS = ["core", "config", "hardware", "comm", "intercept", "data", "precision",
 WITHOUT_TORCH = {"core", "config", "cli"}
 # The room that each public header is the face of.
 PUBLIC_ROOM = {
-    "error.h": "core", "config.h": "config", "hardware.h": "hardware", "streams.h": "hardware",
-    "nested.h": "comm", "comm.h": "comm", "samplers.h": "data", "data.h": "data",
+    "error.h": "core", "config.h": "config", "hardware.h": "hardware", "backends.h": "hardware",
+    "nested.h": "comm", "comm.h": "comm", "collate.h": "data", "data.h": "data", "dataset.h": "data",
+    "source.h": "data",
     "parallel.h": "parallel", "progress.h": "tracking", "prepared.h": "training",
     "optimizer.h": "training", "accelerator.h": "training", "drivetrain.h": "training",
 }

@@ -30,7 +30,7 @@ inline void run_ranks(int num_ranks, const std::function<void(World)>& body,
     facts.source = "test";
     std::optional<World> world;
     try {
-      world = comm::join(store, facts, config);
+      world = comm::join({.store = store}, facts, config);
       body(*world);
     } catch (...) {
       std::lock_guard lock(mutex);

@@ -6,6 +6,7 @@
 #include <drivetrain/drivetrain.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -71,7 +72,7 @@ void train(const std::string& path) {
       auto loss = torch::cross_entropy_loss(model->forward(batch.data), batch.target);
       accelerator.backward(loss);
       optimizer.step();
-      bar.advance(batch.data.size(0) * accelerator.num_processes());
+      bar.advance(std::min(batches.total_batch_size(), (epoch + 1) * samples - bar.count()));
     }
     bar.set_status("epoch " + std::to_string(epoch + 1));
   }

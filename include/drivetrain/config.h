@@ -23,13 +23,24 @@ struct Config {
   // runs, so that a mismatch is an error that names both calls.
   bool debug = false;
 
-  // Throws ConfigError if a value does not parse, if two names of one setting disagree, or if a
-  // variable DRIVETRAIN_* is unknown.
+  // Throws ConfigError if a value does not parse, if two names of one setting disagree, if the CPU
+  // and another accelerator are asked for, or if a variable DRIVETRAIN_* is unknown.
   static Config from_environment();
+
+  bool operator==(const Config&) const = default;
 };
 
-// Who this process is, as its launcher says: torchrun or `drivetrain launch`, OpenMPI, PMI (MPICH,
-// Intel MPI), Slurm, or variables set by hand. Without a launcher: a world of one.
+// Who this process is, as its launcher says. Read in this order; without any, a world of one:
+//   torchrun, `drivetrain launch`, or by hand: RANK and WORLD_SIZE (both or none), LOCAL_RANK,
+//     LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT
+//   OpenMPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
+//   PMI (MPICH, Intel MPI): PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS; MVAPICH's
+//     MV2_COMM_WORLD_*
+//   Slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_NODEID, in a
+//     step of srun only; the address is the first host of the step's node list
+// MASTER_ADDR and MASTER_PORT win over what a launcher implies. Without MASTER_PORT, MPI's and
+// Slurm's job id gives the port. Ranks are taken to fill one machine after the other where the
+// launcher does not say.
 struct ProcessFacts {
   int rank = 0;
   int world_size = 1;

@@ -6,6 +6,7 @@
 // The rank is left out in a world of one. docs/errors.md says which a caller can recover from.
 #pragma once
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -18,10 +19,10 @@ class Error : public std::runtime_error {
   Error(std::string_view room, std::string_view message);
 
   // The message without the rank and the room.
-  const std::string& what_happened() const noexcept { return message_; }
+  const std::string& what_happened() const noexcept { return *message_; }
 
  private:
-  std::string message_;
+  std::shared_ptr<const std::string> message_;
 };
 
 // A setting is wrong, unknown, or contradicts another. Nothing has been changed.

@@ -10,10 +10,16 @@
 #include <torch/nn/pimpl.h>
 
 #include <concepts>
-#include <initializer_list>
 #include <memory>
+#include <string>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
+#include <vector>
+
+namespace c10 {
+struct IValue;
+}
 
 namespace drivetrain {
 
@@ -37,6 +43,19 @@ class ForwardScope {
 };
 
 }  // namespace detail
+
+// While it lives, backward passes of one model add up gradients on this rank alone.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<parallel::GradientSync> sync);
+  ~NoSync();
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  std::shared_ptr<parallel::GradientSync> sync_;
+  bool was_syncing_;
+};
 
 // A module class with its forward surrounded. Code that holds it as an `Impl` sees an ordinary
 // Impl.
@@ -94,8 +113,9 @@ class Prepared {
   // The model as it was handed over, sharing every parameter with the stand-in; its training mode
   // is the stand-in's.
   M unwrap() const {
-    original_->train(module_->is_training());
-    return original_;
+    M original = original_;
+    original->train(module_->is_training());
+    return original;
   }
 
   // Forgets the model; using the stand-in afterwards is an error.
@@ -129,15 +149,10 @@ class PreparedScript : public S {
   PreparedScript(const S& module, detail::ForwardScope scope)
       : S(module), scope_(std::move(scope)) {}
 
-  template <class Inputs, class... More>
-  decltype(auto) forward(Inputs&& inputs, More&&... more) {
+  auto forward(std::vector<c10::IValue> inputs,
+               const std::unordered_map<std::string, c10::IValue>& kwargs = {}) {
     scope_.before(this->is_training());
-    return S::forward(std::forward<Inputs>(inputs), std::forward<More>(more)...);
-  }
-  template <class Input>
-  decltype(auto) forward(std::initializer_list<Input> inputs) {
-    scope_.before(this->is_training());
-    return S::forward({inputs.begin(), inputs.end()});
+    return S::forward(std::move(inputs), kwargs);
   }
 
   const detail::ForwardScope& scope() const noexcept { return scope_; }

@@ -23,7 +23,7 @@ namespace {
 // Every rank's message, of one length, as rows.
 at::Tensor gather_messages(State& state, const at::Tensor& message, const Record& record) {
   at::Tensor rows = at::empty({state.facts().world_size, message.numel()}, message.options());
-  state.await(*state.transport().all_gather(rows, message, record.timeout), record);
+  state.await(state.transport().all_gather(rows, message, record.timeout), record);
   return rows;
 }
 
@@ -47,7 +47,7 @@ Tensors all_gather(const World& world, const Tensors& tensors, const CollectiveO
   at::NoGradGuard no_grad;
   if (world.world_size() == 1) return tensors;
   State& state = world.state();
-  const Record record = state.begin("all_gather", tensors, options);
+  const Record record = state.begin({.name = "all_gather"}, tensors, options);
   const auto offsets = comm::offsets_of(tensors);
   const at::Tensor rows = comm::gather_messages(state, comm::pack(tensors, offsets), record);
   Tensors results;
@@ -106,7 +106,7 @@ Tensors gather(const World& world, const Tensors& tensors, Sizes* rows,
   State& state = world.state();
   const int64_t size = world.world_size();
   if (rows != nullptr) rows->assign(size, 0);
-  const Record record = state.begin("gather", tensors, options);
+  const Record record = state.begin({.name = "gather", .is_ragged = true}, tensors, options);
   if (tensors.empty()) return {};
   const at::Tensor counts = gather_row_counts(state, tensors, record);
   require_same_rows(state, tensors, counts);
@@ -137,11 +137,11 @@ Tensors broadcast(const World& world, const Tensors& tensors, int root,
   State& state = world.state();
   state.require_root("broadcast", root);
   if (world.world_size() == 1) return tensors;
-  const Record record = state.begin("broadcast", tensors, options);
+  const Record record = state.begin({.name = "broadcast", .root = root}, tensors, options);
   const auto offsets = comm::offsets_of(tensors);
   const at::Tensor message =
       world.rank() == root ? comm::pack(tensors, offsets) : at::empty({offsets.back()}, at::kByte);
-  state.await(*state.transport().broadcast(message, root, record.timeout), record);
+  state.await(state.transport().broadcast(message, root, record.timeout), record);
   return comm::unpack(static_cast<const char*>(message.const_data_ptr()), tensors, offsets);
 }
 
@@ -218,7 +218,7 @@ Tensors scatter(const World& world, const std::vector<Tensors>& parts, size_t nu
   if (is_root) require_parts(world, parts, num_tensors);
   if (world.world_size() == 1) return parts[0];
   const int64_t size = world.world_size();
-  const Record record = state.begin("scatter", {}, options);
+  const Record record = state.begin({.name = "scatter", .root = root}, {}, options);
   std::vector<std::string> messages;
   int64_t longest = 0;
   for (int64_t r = 0; is_root && r < size; ++r) {
@@ -226,7 +226,7 @@ Tensors scatter(const World& world, const std::vector<Tensors>& parts, size_t nu
     longest = std::max<int64_t>(longest, static_cast<int64_t>(messages.back().size()));
   }
   at::Tensor length = at::full({1}, longest, at::kLong);
-  state.await(*state.transport().broadcast(length, root, record.timeout), record);
+  state.await(state.transport().broadcast(length, root, record.timeout), record);
   longest = *length.const_data_ptr<int64_t>();
   at::Tensor rows;
   if (is_root) {
@@ -236,7 +236,7 @@ Tensors scatter(const World& world, const std::vector<Tensors>& parts, size_t nu
                   messages[r].size());
   }
   const at::Tensor mine = at::empty({1, longest}, at::kByte);
-  state.await(*state.transport().scatter(mine, rows, root, record.timeout), record);
+  state.await(state.transport().scatter(mine, rows, root, record.timeout), record);
   return deserialize(static_cast<const char*>(mine.const_data_ptr()), num_tensors);
 }
 
@@ -266,7 +266,8 @@ Tensors pad_across_processes(const World& world, const Tensors& tensors, int64_t
   at::NoGradGuard no_grad;
   if (world.world_size() == 1 || tensors.empty()) return tensors;
   State& state = world.state();
-  const Record record = state.begin("pad_across_processes", tensors, options);
+  const Record record = state.begin(
+      {.name = "pad_across_processes", .is_ragged = true, .ragged_dim = dim}, tensors, options);
   const at::Tensor mine = at::zeros({static_cast<int64_t>(tensors.size())}, at::kLong);
   for (size_t i = 0; i < tensors.size(); ++i)
     if (const auto d = dim_in(tensors[i], dim))
@@ -285,9 +286,9 @@ Tensors pad_across_processes(const World& world, const Tensors& tensors, int64_t
 void barrier(const World& world, CollectiveOptions options) {
   if (world.world_size() == 1) return;
   State& state = world.state();
-  const Record record = state.begin("barrier", {}, options);
+  const Record record = state.begin({.name = "barrier"}, {}, options);
   const at::Tensor nothing = at::zeros({1}, at::kByte);
-  state.await(*state.transport().all_reduce(nothing, ReduceOp::max, record.timeout), record);
+  state.await(state.transport().all_reduce(nothing, ReduceOp::max, record.timeout), record);
 }
 
 }  // namespace drivetrain

@@ -5,6 +5,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <deque>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 namespace drivetrain::comm {
@@ -115,12 +118,36 @@ class Gloo : public Transport {
     return started(group_->scatter(outs, ins, options));
   }
 
+  bool finish(Milliseconds limit) override {
+    const auto deadline = Clock::now() + limit;
+    while (forget_completed() > 0) {
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
+    return true;
+  }
+
   void abort() override { group_->close(); }
 
  private:
-  static Started started(c10::intrusive_ptr<c10d::Work> work) {
+  Started started(c10::intrusive_ptr<c10d::Work> work) {
+    forget_completed();
+    {
+      std::lock_guard lock(mutex_);
+      under_way_.push_back(work);
+    }
     return std::make_unique<GlooWork>(std::move(work));
   }
+
+  // The number of those that are left.
+  size_t forget_completed() {
+    std::lock_guard lock(mutex_);
+    while (!under_way_.empty() && under_way_.front()->isCompleted()) under_way_.pop_front();
+    return under_way_.size();
+  }
+
+  std::mutex mutex_;
+  std::deque<c10::intrusive_ptr<c10d::Work>> under_way_;
 
   c10::intrusive_ptr<AbortableGloo> group_;
 };

@@ -3,51 +3,60 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/isnan.h>
-#include <ATen/ops/where.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 
+#include "comm/record.h"
 #include "core/text.h"
 
 namespace drivetrain::comm {
-
-using core::str;
-
 namespace {
 
 bool carries_nan(at::ScalarType dtype, ReduceOp op) {
   return c10::isFloatingType(dtype) && (op == ReduceOp::max || op == ReduceOp::min);
 }
 
-const char* op_name(ReduceOp op) {
-  constexpr const char* names[] = {"sum", "mean", "max", "min"};
-  return names[static_cast<int>(op)];
+constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                         at::kChar,  at::kByte,   at::kInt,  at::kLong};
+constexpr at::ScalarType kConverted[] = {at::kBool,         at::kShort,       at::kUInt16,
+                                         at::kUInt32,       at::kComplexHalf, at::kComplexFloat,
+                                         at::kComplexDouble};
+
+bool is_among(std::span<const at::ScalarType> types, at::ScalarType dtype) {
+  return std::find(types.begin(), types.end(), dtype) != types.end();
 }
 
 }  // namespace
 
 void require_reducible(const char* name, at::ScalarType dtype, ReduceOp op) {
   const auto refuse = [&](const char* allowed) {
-    throw std::invalid_argument(str(name, ": the ", op_name(op), " of ", c10::toString(dtype),
-                                    " is not defined; allowed: ", allowed));
+    throw std::invalid_argument(core::str(name, ": the ", op_name(op), " of ", dtype_name(dtype),
+                                          " is not defined; allowed: ", allowed));
   };
   const bool is_order = op == ReduceOp::max || op == ReduceOp::min;
+  if (!is_among(kReducible, dtype) && !is_among(kConverted, dtype))
+    refuse("floating types of 16 to 64 bits, complex, bool, and integers up to int64; convert");
   if (dtype == at::kBool && !is_order)
     refuse("max (any) and min (all); convert to an integer type to count");
   if (c10::isIntegralType(dtype, /*includeBool=*/false) && op == ReduceOp::mean)
     refuse("sum, max, min; convert to a floating type for a mean");
   if (c10::isComplexType(dtype) && is_order) refuse("sum, mean");
-  if (c10::isFloat8Type(dtype) || c10::isQIntType(dtype) || dtype == at::kUInt64)
-    refuse("floating types of 16 to 64 bits and integers up to int64; convert first");
 }
 
 at::ScalarType reduced_in(at::ScalarType dtype) {
   switch (dtype) {
     case at::kHalf:
     case at::kBFloat16:
+    case at::kComplexHalf:
+    case at::kComplexFloat:
       return at::kFloat;
+    case at::kComplexDouble:
+      return at::kDouble;
     case at::kBool:
       return at::kByte;
     case at::kShort:
@@ -58,6 +67,24 @@ at::ScalarType reduced_in(at::ScalarType dtype) {
     default:
       return dtype;
   }
+}
+
+bool travels_as_it_is(at::ScalarType dtype, ReduceOp op) {
+  return is_among(kReducible, dtype) && !carries_nan(dtype, op);
+}
+
+at::Tensor to_reducible(const at::Tensor& tensor) {
+  const at::Tensor host = tensor.detach().cpu();
+  const at::Tensor real = host.is_complex() ? at::view_as_real(host.resolve_conj()) : host;
+  return real.to(reduced_in(tensor.scalar_type())).contiguous();
+}
+
+at::Tensor from_reducible(const at::Tensor& values, const at::Tensor& like,
+                          c10::IntArrayRef sizes) {
+  if (!like.is_complex()) return values.reshape(sizes).to(like.options()).contiguous();
+  std::vector<int64_t> pairs = sizes.vec();
+  pairs.push_back(2);
+  return at::view_as_complex(values.reshape(pairs).contiguous()).to(like.options());
 }
 
 at::Tensor encode(const at::Tensor& rows, ReduceOp op) {

@@ -1,63 +1,178 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rendezvous.h"
 
+#include <c10/util/Exception.h>
 #include <drivetrain/error.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <thread>
 
+#include "comm/address.h"
 #include "comm/gloo.h"
 #include "comm/state.h"
 #include "core/rank_label.h"
 #include "core/text.h"
 
-#include <unistd.h>
+#include <fcntl.h>
 
 namespace drivetrain::comm {
 
 using core::str;
+using namespace std::chrono_literals;
 
 namespace {
 
-c10::intrusive_ptr<c10d::Store> connect(const ProcessFacts& facts, const Config& config) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(facts.main_port);
-  options.isServer = facts.rank == 0 && !facts.store_is_served;
-  options.numWorkers = facts.world_size;
-  options.waitWorkers = false;
-  options.timeout = config.timeout;
-  options.multiTenant = true;
-  // The store closes what it is given: a duplicate, so that a later World can serve there again.
-  if (facts.store_fd && options.isServer) options.masterListenFd = ::dup(*facts.store_fd);
-  return c10::make_intrusive<c10d::TCPStore>(facts.main_address, options);
+// Connecting the ranks that are all present takes long only if a machine cannot be reached.
+constexpr Milliseconds kConnectLimit = 60'000ms;
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+std::string text_at(const StorePtr& store, const std::string& key) {
+  const auto bytes = store->get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+void put(const StorePtr& store, const std::string& key, const std::string& text) {
+  store->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+// A refusal ends the meeting for all ranks that are still waiting.
+[[noreturn]] void refuse(const StorePtr& store, const std::string& message) {
+  put(store, "refused", message);
+  throw CommError(message);
+}
+
+void announce(const StorePtr& store, const ProcessFacts& facts) {
+  const std::string size = std::to_string(facts.world_size);
+  if (store->add(str("claim/", facts.rank), 1) > 1)
+    refuse(store, str("two processes say that they are rank ", facts.rank,
+                      "; allowed: one process a rank; give each its own RANK"));
+  // Whoever is first decides the size, and the others compare.
+  const auto agreed = store->compareSet("size", std::vector<uint8_t>(),
+                                        std::vector<uint8_t>(size.begin(), size.end()));
+  if (const std::string other(agreed.begin(), agreed.end()); other != size)
+    refuse(store,
+           str("rank ", facts.rank, " comes to a world of ", size, " ranks, but others to one of ",
+               other, "; allowed: one world size; start all processes with the same WORLD_SIZE"));
+  put(store, str("present/", facts.rank), size);
+}
+
+void call_roll(const MeetingPlace& place, const ProcessFacts& facts, const Config& config) {
+  std::vector<int> missing(facts.world_size);
+  for (int r = 0; r < facts.world_size; ++r) missing[r] = r;
+  const auto deadline = Clock::now() + config.timeout;
+  for (Milliseconds pause = 1ms;; pause = std::min(pause * 2, 50ms)) {
+    std::erase_if(missing, [&](int r) { return place.store->check({str("present/", r)}); });
+    if (missing.empty()) return;
+    if (place.store->check({"refused"})) throw CommError(text_at(place.store, "refused"));
+    if (Clock::now() >= deadline) break;
+    std::this_thread::sleep_for(pause);
+  }
+  std::vector<std::string> names;
+  for (const int r : missing) names.push_back(std::to_string(r));
+  throw CommError(str("of ", facts.world_size, " ranks, ", core::join(names), " did not come to ",
+                      place.name, " within ", seconds(config.timeout),
+                      "; allowed: all ranks within DRIVETRAIN_TIMEOUT; start them all, with one "
+                      "MASTER_ADDR and MASTER_PORT"));
+}
+
+Connections connect(const MeetingPlace& place, const ProcessFacts& facts, const Config& config,
+                    State& state) {
+  Connections connections;
+  connections.store = place.store;
+  connections.serves_store = place.is_served_here;
+  connections.watch = std::make_unique<Watch>(place.store->clone(), facts.rank, facts.world_size,
+                                              place.name, [&state] { return state.position(); });
+  announce(place.store, facts);
+  call_roll(place, facts, config);
+  connections.transport = make_gloo(
+      c10::make_intrusive<c10d::PrefixStore>("gloo", place.store), facts.rank, facts.world_size,
+      own_address(facts.main_address, facts.main_port, facts.num_nodes == 1),
+      std::min(config.timeout, kConnectLimit));
+  return connections;
+}
+
+std::string what_of(const c10::Error& error) {
+  return core::split(error.what_without_backtrace(), '\n').front();
 }
 
 }  // namespace
 
-World join(const c10::intrusive_ptr<c10d::Store>& store, const ProcessFacts& facts,
-           const Config& config) {
+World join(const MeetingPlace& place, const ProcessFacts& facts, const Config& config) {
   core::set_rank_label(facts.rank, facts.world_size);
-  std::unique_ptr<Transport> transport;
-  if (facts.world_size > 1)
-    transport = make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), facts.rank,
-                          facts.world_size, "127.0.0.1", config.timeout);
-  return World(std::make_shared<State>(facts, config, std::move(transport)));
+  const auto state = std::make_shared<State>(facts, config);
+  if (facts.world_size == 1) return World(state);
+  try {
+    state->connect(connect(place, facts, config, *state));
+  } catch (const c10::Error& error) {
+    throw CommError(str("rank ", facts.rank, " cannot join the others at ", place.name, ": ",
+                        what_of(error),
+                        "; allowed: ranks that reach each other; look at the "
+                        "network, or name an interface in GLOO_SOCKET_IFNAME"));
+  }
+  return World(state);
 }
 
+namespace {
+
+c10d::TCPStoreOptions store_options(const ProcessFacts& facts, const Config& config) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(facts.main_port);
+  options.isServer = facts.rank == 0 && !facts.store_is_served;
+  options.waitWorkers = false;
+  options.timeout = std::max(config.timeout, Milliseconds(1000));
+  options.multiTenant = true;
+  if (!options.isServer || !facts.store_fd) return options;
+  const int port = listening_port(*facts.store_fd);
+  if (port != facts.main_port)
+    throw ConfigError(str("DRIVETRAIN_STORE_FD listens on port ", port, ", but MASTER_PORT is ",
+                          facts.main_port, "; allowed: the same port; unset DRIVETRAIN_STORE_FD"));
+  // The store closes what it is given: a duplicate, so that a later World can serve there again.
+  ::fcntl(*facts.store_fd, F_SETFD, FD_CLOEXEC);
+  options.masterListenFd = ::fcntl(*facts.store_fd, F_DUPFD_CLOEXEC, 0);
+  return options;
+}
+
+MeetingPlace open_store(const ProcessFacts& facts, const Config& config) {
+  const auto options = store_options(facts, config);
+  const std::string where = str(facts.main_address, ":", facts.main_port);
+  MeetingPlace place;
+  place.is_served_here = options.isServer;
+  place.name =
+      str(facts.store_is_served ? "the launcher's store at " : "rank 0's store at ", where);
+  try {
+    place.store = c10::make_intrusive<c10d::TCPStore>(facts.main_address, options);
+  } catch (const c10::Error& error) {
+    throw CommError(options.isServer
+                        ? str("rank 0 cannot serve the store at port ", facts.main_port, ": ",
+                              what_of(error), "; allowed: a free port; set MASTER_PORT to another")
+                        : str("rank ", facts.rank, " does not reach ", place.name, ": ",
+                              what_of(error),
+                              "; allowed: the address of rank 0's machine; look at "
+                              "MASTER_ADDR, MASTER_PORT and whether rank 0 runs"));
+  }
+  return place;
+}
+
+}  // namespace
 }  // namespace drivetrain::comm
 
 namespace drivetrain {
 
-World World::single() { return comm::join(nullptr, ProcessFacts(), Config()); }
+World World::single() { return comm::join({}, ProcessFacts(), Config()); }
 
 World World::from_environment(const Config& config) {
+  // Equal on all ranks, as creating a world is collective: two worlds never meet.
   static std::atomic<int> generation{0};
   const ProcessFacts facts = ProcessFacts::from_environment();
-  if (facts.world_size == 1) return comm::join(nullptr, facts, config);
-  const auto store = comm::connect(facts, config);
+  if (facts.world_size == 1) return comm::join({}, facts, config);
   const std::string prefix = core::str("drivetrain/", facts.run_id, "/", generation++);
-  return comm::join(c10::make_intrusive<c10d::PrefixStore>(prefix, store), facts, config);
+  comm::MeetingPlace place = comm::open_store(facts, config);
+  place.store = c10::make_intrusive<c10d::PrefixStore>(prefix, place.store);
+  return comm::join(place, facts, config);
 }
 
 }  // namespace drivetrain

@@ -1,78 +1,222 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/state.h"
 
-#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <drivetrain/error.h>
 
 #include <algorithm>
+#include <exception>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
+#include "comm/agreement.h"
+#include "comm/failure.h"
+#include "core/live_error.h"
 #include "core/text.h"
 
 namespace drivetrain::comm {
 
 using core::str;
+using namespace std::chrono_literals;
 
-std::string describe(const Record& record) {
-  std::string text = str(record.name, " #", record.number);
-  if (record.num_tensors == 0) return text;
-  text += str(" of ", c10::toString(record.dtype), "[");
-  const int64_t shown = std::min<int64_t>(record.num_dims, record.shape.size());
-  for (int64_t i = 0; i < shown; ++i) text += str(i > 0 ? ", " : "", record.shape[i]);
-  text += record.num_dims > shown ? ", ...]" : "]";
-  if (record.num_tensors > 1) text += str(" and ", record.num_tensors - 1, " more");
-  return text;
+namespace {
+
+// How long a collective may take before the others are looked at.
+constexpr Milliseconds kPatience = 1000ms;
+constexpr Milliseconds kLook = 250ms;
+
+// How long a broken connection may stay unexplained.
+constexpr Milliseconds kExplanation = 4000ms;
+
+std::string what(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  return c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
 }
 
-State::State(ProcessFacts facts, Config config, std::unique_ptr<Transport> transport)
-    : facts_(std::move(facts)), config_(std::move(config)), transport_(std::move(transport)) {}
+Milliseconds until(Clock::time_point time) {
+  return std::max(std::chrono::duration_cast<Milliseconds>(time - Clock::now()), 1ms);
+}
 
-State::~State() = default;
+}  // namespace
 
-Record State::begin(const char* name, c10::ArrayRef<at::Tensor> tensors,
-                    const CollectiveOptions& options) {
-  Record record;
-  record.name = name;
-  record.num_tensors = static_cast<int64_t>(tensors.size());
-  if (!tensors.empty() && tensors[0].defined()) {
-    record.dtype = tensors[0].scalar_type();
-    record.num_dims = tensors[0].dim();
-    const auto sizes = tensors[0].sizes();
-    for (size_t i = 0; i < sizes.size() && i < record.shape.size(); ++i) record.shape[i] = sizes[i];
+State::State(ProcessFacts facts, Config config)
+    : facts_(std::move(facts)),
+      config_(std::move(config)),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  if (facts_.world_size > 1) watch_for_terminate(this);
+}
+
+State::~State() {
+  if (facts_.world_size == 1) return;
+  unwatch_for_terminate(this);
+  if (!connections_.watch) return;
+  if (std::uncaught_exceptions() > exceptions_at_start_)
+    fail(core::live_error().value_or("an exception ended its World"));
+  leave();
+}
+
+// Others may still need this rank's part of what it has started, and its last words.
+void State::leave() {
+  const bool has_failed = !failure_.empty();
+  if (!has_failed && !connections_.transport->finish(5000ms)) fail("it left during a collective");
+  connections_.watch->end(Ending::left, "");
+  if (connections_.serves_store) linger();
+  connections_.transport.reset();
+  connections_.watch.reset();
+  connections_.store.reset();
+}
+
+// The store that this process serves must outlive the other ranks' last look at it.
+void State::linger() {
+  const auto deadline = Clock::now() + (failure_.empty() ? 5000ms : 3000ms);
+  for (Milliseconds pause = 1ms; Clock::now() < deadline; pause = std::min(pause * 2, 100ms)) {
+    connections_.watch->refresh(until(deadline));
+    if (connections_.watch->is_alone()) return;
+    std::this_thread::sleep_for(pause);
   }
-  record.timeout = options.timeout.value_or(config_.timeout);
-  record.start = std::chrono::steady_clock::now();
+}
+
+Position State::position() {
   std::lock_guard lock(mutex_);
-  if (!failure_.empty())
-    throw CommError(str(name, " in a world that has failed: ", failure_, "; make another World"));
-  record.number = ++number_;
+  if (waiting_) return {last_.number, str("in ", describe(*waiting_))};
+  if (last_.number == 0) return {0, "computing before its first collective"};
+  return {last_.number, str("computing after ", describe(last_))};
+}
+
+Record State::begin(const Kind& kind, c10::ArrayRef<at::Tensor> tensors,
+                    const CollectiveOptions& options) {
+  Record record = make_record(kind, tensors);
+  record.timeout = options.timeout.value_or(config_.timeout);
+  record.start = Clock::now();
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.empty())
+      throw CommError(str(kind.name, " in a world that has failed (", failure_,
+                          "); allowed: a new World; make one, or end the program"));
+    record.number = last_.number + 1;
+    last_ = record;
+  }
+  if (config_.debug) agree(signature(kind, tensors), record);
   return record;
 }
 
-void State::await(Work& work, const Record& record) {
-  try {
-    if (work.wait_for(record.timeout)) return;
-  } catch (const c10::Error& error) {
-    raise(str(describe(record), " failed: ", error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    raise(str(describe(record), " failed: ", error.what()));
+// Says where this rank is while it waits.
+class State::Waiting {
+ public:
+  Waiting(State& state, const Record& record) : state_(state) { set(record); }
+  ~Waiting() { set(std::nullopt); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  void set(const std::optional<Record>& record) {
+    std::lock_guard lock(state_.mutex_);
+    state_.waiting_ = record;
   }
-  raise(str(describe(record), " took longer than ", record.timeout.count(), " ms"));
+
+  State& state_;
+};
+
+void State::await(Work& work, const Record& record) {
+  await_slowly([&work](Milliseconds time) { return work.wait_for(time); }, record);
 }
 
-void State::fail(std::string_view reason) {
+void State::await(const std::function<bool()>& is_done, const Record& record) {
+  Milliseconds pause = 1ms;
+  await_slowly(
+      [&](Milliseconds time) {
+        const auto stop = Clock::now() + time;
+        while (!is_done()) {
+          if (Clock::now() >= stop) return false;
+          std::this_thread::sleep_for(std::min(pause, until(stop)));
+          pause = std::min(pause * 2, 50ms);
+        }
+        return true;
+      },
+      record);
+}
+
+// Waits in slices: first with patience, then with an eye on the others.
+void State::await_slowly(const std::function<bool(Milliseconds)>& is_done, const Record& record) {
+  Waiting waiting(*this, record);
+  const auto deadline = record.start + record.timeout;
+  std::string broken;
+  Clock::time_point broken_since;
+  const auto wait_for = [&](Milliseconds time) {
+    try {
+      return is_done(std::min(time, until(deadline)));
+    } catch (const std::exception& error) {
+      broken = what(error);
+      broken_since = Clock::now();
+      return false;
+    }
+  };
+  if (wait_for(kPatience)) return;
+  while (true) {
+    connections_.watch->refresh(kPatience);
+    give_up_for_a_reason(record, broken);
+    if (!broken.empty() && Clock::now() - broken_since > kExplanation)
+      raise(str(describe(record), " failed: ", broken, "; ", connections_.watch->report()));
+    if (Clock::now() >= deadline && broken.empty()) raise_timeout(record);
+    if (!broken.empty())
+      std::this_thread::sleep_for(kLook);
+    else if (wait_for(kLook))
+      return;
+  }
+}
+
+void State::give_up_for_a_reason(const Record& record, const std::string& broken) {
+  const auto verdict = connections_.watch->verdict(record.number, !broken.empty());
+  if (!verdict) return;
+  const std::string message =
+      str(describe(record), " cannot complete: ", verdict->text, "; ", connections_.watch->report(),
+          "; all ranks must stay until the end: look at the first failure");
+  end(message, Ending::stopped, verdict->text);
+  throw CommError(message);
+}
+
+void State::raise_timeout(const Record& record) {
+  const std::string late = connections_.watch->late(record.number);
+  raise(str(describe(record), " took longer than its timeout of ", seconds(record.timeout),
+            late.empty() ? "; no rank is late" : str("; late: ", late), "; ",
+            connections_.watch->report(),
+            "; call the same collectives on every rank, or set a longer timeout "
+            "(DRIVETRAIN_TIMEOUT, in seconds)"));
+}
+
+void State::agree(const std::string& signature, const Record& record) {
+  Agreement agreement(connections_.store, facts_.rank, facts_.world_size, record.number);
+  agreement.propose(signature);
+  await([&] { return agreement.is_complete(); }, record);
+  if (const auto mismatch = agreement.mismatch())
+    raise(str("the ranks called different collectives as number ", record.number, ": ", *mismatch,
+              "; allowed: the same call on every rank, with equal shapes and types"));
+}
+
+void State::end(const std::string& message, Ending ending, const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
     if (!failure_.empty()) return;
-    failure_ = reason;
+    failure_ = message.empty() ? "no reason given" : message;
   }
-  if (transport_) transport_->abort();
+  write_error_file(facts_.rank, message, position().text);
+  // First the word, then the broken connections that make the others look for it.
+  if (connections_.watch) connections_.watch->end(ending, reason);
+  if (connections_.transport) connections_.transport->abort();
+}
+
+void State::fail(std::string_view reason) {
+  end(std::string(reason), Ending::failed, std::string(reason));
+}
+
+void State::fail_and_linger(std::string_view reason) {
+  fail(reason);
+  if (connections_.serves_store) linger();
 }
 
 void State::raise(const std::string& message) {
-  fail(message);
+  end(message, Ending::failed, message);
   throw CommError(message);
 }
 

@@ -1,72 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the handles of one World share: facts, transport, and the collectives under way. Every wait
-// of the room goes through State::await.
+// What the handles of one World share: facts, transport, the collectives under way, and what is
+// known of the other ranks. Every wait of the room goes through State::await.
 #pragma once
 
 #include <drivetrain/comm.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <array>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
 
+#include "comm/record.h"
 #include "comm/transport.h"
+#include "comm/watch.h"
 
 namespace drivetrain::comm {
 
-// One collective, cheap to keep: the text is made only when an error needs it.
-struct Record {
-  uint64_t number = 0;    // Counts the collectives of a world from 1; equal on all ranks.
-  const char* name = "";  // "all_reduce"
-  int64_t num_tensors = 0;
-  at::ScalarType dtype = at::kByte;  // Of the first tensor, as is the shape.
-  int64_t num_dims = 0;
-  std::array<int64_t, 4> shape{};
-  Milliseconds timeout{};
-  std::chrono::steady_clock::time_point start;
+// What a world of more than one rank stands on.
+struct Connections {
+  c10::intrusive_ptr<c10d::Store> store;
+  bool serves_store = false;  // This rank's process does; it leaves last.
+  std::unique_ptr<Watch> watch;
+  std::unique_ptr<Transport> transport;
 };
-
-// "all_reduce #12 of float32[2, 3] and 4 more".
-std::string describe(const Record& record);
 
 class State {
  public:
-  State(ProcessFacts facts, Config config, std::unique_ptr<Transport> transport);
+  State(ProcessFacts facts, Config config);
+
+  // Blocks for a few seconds at most.
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   const ProcessFacts& facts() const { return facts_; }
-  Transport& transport() { return *transport_; }
+  const Config& config() const { return config_; }
+  Transport& transport() { return *connections_.transport; }
 
-  // Numbers a collective that is about to start. Throws CommError if the world has failed.
-  Record begin(const char* name, c10::ArrayRef<at::Tensor> tensors,
+  // Once, by join(), for a world of more than one rank.
+  void connect(Connections connections) { connections_ = std::move(connections); }
+
+  // Numbers a collective that is about to start, and in debug mode compares it over the ranks.
+  // Throws CommError if the world has failed or the calls differ.
+  Record begin(const Kind& kind, c10::ArrayRef<at::Tensor> tensors,
                const CollectiveOptions& options);
 
   // Blocks until `work`, a part of the collective, is complete. Throws CommError.
   void await(Work& work, const Record& record);
+  void await(const Transport::Started& work, const Record& record) { await(*work, record); }
 
+  // As above until `is_done`, which is asked ever less often.
+  void await(const std::function<bool()>& is_done, const Record& record);
+
+  // Ends the world on this rank and tells the others why; only the first call counts.
   void fail(std::string_view reason);
 
-  // Throws CommError on this rank and tells the others.
+  // As fail, before the process ends: if it serves the store, gives the others time to read it.
+  void fail_and_linger(std::string_view reason);
+
+  // Fails with the message and throws it as CommError.
   [[noreturn]] void raise(const std::string& message);
 
   // Throws std::invalid_argument unless root is a rank.
   void require_root(const char* name, int root) const;
 
+  Position position();
+
  private:
+  class Waiting;
+
+  void await_slowly(const std::function<bool(Milliseconds)>& is_done, const Record& record);
+  void give_up_for_a_reason(const Record& record, const std::string& broken);
+  [[noreturn]] void raise_timeout(const Record& record);
+  void end(const std::string& message, Ending ending, const std::string& reason);
+  void agree(const std::string& signature, const Record& record);
+  void leave();
+  void linger();
+
   const ProcessFacts facts_;
   const Config config_;
-  std::unique_ptr<Transport> transport_;  // None in a world of one.
+  const int exceptions_at_start_;
 
   std::mutex mutex_;
-  uint64_t number_ = 0;
-  std::string failure_;  // Why the world cannot be used any more.
+  Record last_;                    // The last collective that this rank started,
+  std::optional<Record> waiting_;  // and the one that it waits in.
+  std::string failure_;            // Why the world cannot be used any more.
+
+  Connections connections_;
 };
 
 // A collective that the caller waits for later.
 class Call {
  public:
-  Call(std::shared_ptr<State> state, Record record, std::unique_ptr<Work> work,
+  Call(std::shared_ptr<State> state, Record record, Transport::Started work,
        std::function<void()> finish)
       : state_(std::move(state)),
         record_(record),
@@ -80,7 +109,7 @@ class Call {
   std::shared_ptr<State> state_;
   Record record_;
   std::mutex mutex_;
-  std::unique_ptr<Work> work_;  // None once waited for.
+  Transport::Started work_;  // None once waited for.
   std::function<void()> finish_;
 };
 

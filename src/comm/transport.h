@@ -6,12 +6,11 @@
 #include <ATen/core/Tensor.h>
 #include <drivetrain/comm.h>
 
-#include <chrono>
 #include <memory>
 
-namespace drivetrain::comm {
+#include "comm/record.h"
 
-using Milliseconds = std::chrono::milliseconds;
+namespace drivetrain::comm {
 
 // One operation under way.
 class Work {
@@ -39,6 +38,9 @@ class Transport {
 
   // Row r of the root's `in` into rank r's `out`; `in` is undefined elsewhere.
   virtual Started scatter(at::Tensor out, at::Tensor in, int root, Milliseconds limit) = 0;
+
+  // Blocks until nothing is under way any more, or `limit` has passed: false then.
+  virtual bool finish(Milliseconds limit) = 0;
 
   // Ends all operations under way with an error; none can be started any more.
   virtual void abort() = 0;

@@ -1,15 +1,99 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <drivetrain/config.h>
+#include <drivetrain/error.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/environment.h"
+#include "core/text.h"
+
+#include <unistd.h>
 
 namespace drivetrain {
 
+using core::str;
+
+namespace {
+
+// One row a setting. `apply` throws ConfigError, with `what` as the source, if the text is wrong.
+struct Setting {
+  const char* name;
+  const char* alias;  // Accelerate's name for it, or null.
+  void (*apply)(Config& config, const std::string& what, const std::string& text);
+};
+
+constexpr Setting kSettings[] = {
+    {"DRIVETRAIN_ACCELERATOR", nullptr,
+     [](Config& config, const std::string&, const std::string& text) {
+       config.accelerator = core::lower(core::trim(text));
+     }},
+    {"DRIVETRAIN_CPU", "ACCELERATE_USE_CPU",
+     [](Config& config, const std::string& what, const std::string& text) {
+       config.cpu = core::parse_bool(what, text);
+     }},
+    {"DRIVETRAIN_TIMEOUT", nullptr,
+     [](Config& config, const std::string& what, const std::string& text) {
+       const double seconds = core::parse_double(what, text, 0.001, 1e7);
+       config.timeout = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+     }},
+    {"DRIVETRAIN_DEBUG", "ACCELERATE_DEBUG_MODE",
+     [](Config& config, const std::string& what, const std::string& text) {
+       config.debug = core::parse_bool(what, text);
+     }},
+};
+
+// Read elsewhere: set by the launcher for its processes, or by other rooms.
+constexpr const char* kReadElsewhere[] = {
+    "DRIVETRAIN_STORE_FD",
+    "DRIVETRAIN_ERROR_FILE",
+    "DRIVETRAIN_LOG_LEVEL",
+    "DRIVETRAIN_TERMINAL_COLUMNS",
+};
+
+void apply(const Setting& setting, Config& config) {
+  const auto text = core::environment(setting.name);
+  if (text) setting.apply(config, str("environment variable ", setting.name), *text);
+  const auto alias_text = setting.alias ? core::environment(setting.alias) : std::nullopt;
+  if (!alias_text) return;
+  Config other = config;
+  setting.apply(other, str("environment variable ", setting.alias), *alias_text);
+  if (text && !(other == config))
+    throw ConfigError(str("environment variable ", setting.name, " is \"", *text, "\", but ",
+                          setting.alias, ", its other name, is \"", *alias_text,
+                          "\"; allowed: the same value; unset one"));
+  config = other;
+}
+
+// A mistyped name would otherwise be a setting that does nothing.
+void refuse_unknown_names() {
+  constexpr std::string_view prefix = "DRIVETRAIN_";
+  std::vector<std::string> known(std::begin(kReadElsewhere), std::end(kReadElsewhere));
+  for (const Setting& setting : kSettings) known.emplace_back(setting.name);
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string name = core::split(*entry, '=').front();
+    if (!name.starts_with(prefix) || std::ranges::find(known, name) != known.end()) continue;
+    std::vector<std::string> tails;
+    for (const std::string& each : known) tails.push_back(each.substr(prefix.size()));
+    const std::string near = core::nearest(name.substr(prefix.size()), tails);
+    throw ConfigError(str("environment variable ", name, " is unknown",
+                          near.empty() ? std::string() : str(", did you mean ", prefix, near, "?"),
+                          "; allowed: ", core::join(known), "; correct or unset it"));
+  }
+}
+
+}  // namespace
+
 Config Config::from_environment() {
+  refuse_unknown_names();
   Config config;
-  config.accelerator = core::environment("DRIVETRAIN_ACCELERATOR").value_or(config.accelerator);
-  config.cpu = core::environment_bool("DRIVETRAIN_CPU").value_or(false);
-  config.debug = core::environment_bool("DRIVETRAIN_DEBUG").value_or(false);
+  for (const Setting& setting : kSettings) apply(setting, config);
+  if (config.cpu && config.accelerator != "auto" && config.accelerator != "cpu")
+    throw ConfigError(str("DRIVETRAIN_CPU asks for the CPU, but DRIVETRAIN_ACCELERATOR is \"",
+                          config.accelerator, "\"; allowed: auto or cpu with it; unset one"));
   return config;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/environment.h"
+#include "core/live_error.h"
 #include "core/rank_label.h"
 #include "core/text.h"
 
@@ -45,7 +46,25 @@ std::string rank_label() {
 
 }  // namespace core
 
+namespace core {
+namespace {
+
+// Expires with the last copy of the error, so that an old one is never taken for the present one.
+thread_local std::weak_ptr<const std::string> thread_error;
+
+}  // namespace
+
+std::optional<std::string> live_error() {
+  const auto message = thread_error.lock();
+  return message ? std::optional(*message) : std::nullopt;
+}
+
+}  // namespace core
+
 Error::Error(std::string_view room, std::string_view message)
-    : std::runtime_error(core::str(core::rank_label(), room, ": ", message)), message_(message) {}
+    : std::runtime_error(core::str(core::rank_label(), room, ": ", message)),
+      message_(std::make_shared<const std::string>(message)) {
+  core::thread_error = message_;
+}
 
 }  // namespace drivetrain

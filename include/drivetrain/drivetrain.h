@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything, for a program's single include.
+#pragma once
+
+#include <drivetrain/accelerator.h>
+#include <drivetrain/comm.h>
+#include <drivetrain/config.h>
+#include <drivetrain/data.h>
+#include <drivetrain/error.h>
+#include <drivetrain/hardware.h>
+#include <drivetrain/nested.h>
+#include <drivetrain/optimizer.h>
+#include <drivetrain/parallel.h>
+#include <drivetrain/prepared.h>
+#include <drivetrain/progress.h>

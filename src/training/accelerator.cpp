@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/cat.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
+#include <drivetrain/accelerator.h>
+#include <drivetrain/error.h>
+#include <drivetrain/hardware.h>
+#include <torch/nn/module.h>
+
+#include <stdexcept>
+
+#include "core/rank_label.h"
+#include "core/text.h"
+#include "parallel/gradient_sync.h"
+
+namespace drivetrain {
+namespace {
+
+[[noreturn]] void refuse(std::string_view message) {
+  throw std::invalid_argument(core::str(core::rank_label(), "training: ", message));
+}
+
+std::shared_ptr<BaseAccelerator> choose_hardware(const Config& config) {
+  if (config.cpu) {
+    if (config.accelerator != "auto" && config.accelerator != "cpu")
+      throw ConfigError(core::str("cpu is set and accelerator is \"", config.accelerator,
+                                  "\"; allowed: one of them; unset DRIVETRAIN_CPU or ",
+                                  "DRIVETRAIN_ACCELERATOR"));
+    return make_accelerator("cpu");
+  }
+  if (config.accelerator == "auto") return get_accelerator();
+  auto hardware = make_accelerator(config.accelerator);
+  if (const std::string reason = hardware->why_unavailable(); !reason.empty())
+    throw HardwareError(
+        core::str("accelerator \"", config.accelerator, "\" cannot be used: ", reason,
+                  "; allowed here: what `auto` finds; unset ", "DRIVETRAIN_ACCELERATOR"));
+  return hardware;
+}
+
+// This rank's device: the one of its local rank, or the only one there is.
+at::Device claim_device(BaseAccelerator& hardware, const World& world) {
+  if (hardware.support_set_device() && hardware.device_count() > 1)
+    hardware.set_device(world.local_rank());
+  return hardware.get_current_device();
+}
+
+// Every named tensor that exists. A tied one comes under each of its names.
+template <class Dict>
+std::vector<std::pair<std::string, at::Tensor>> defined(const Dict& named) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& item : named)
+    if (item.value().defined()) tensors.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+}  // namespace
+
+namespace detail {
+
+void ForwardScope::before(bool is_training) const {
+  if (sync_) sync_->before_forward(is_training);
+}
+
+}  // namespace detail
+
+NoSync::NoSync(std::shared_ptr<parallel::GradientSync> sync)
+    : sync_(std::move(sync)), was_syncing_(sync_ && sync_->is_syncing()) {
+  if (sync_) sync_->set_sync(false);
+}
+
+NoSync::~NoSync() {
+  if (sync_) sync_->set_sync(was_syncing_);
+}
+
+Accelerator::Accelerator(AcceleratorOptions options)
+    : world_(options.world ? *options.world : World::from_environment(options.config)),
+      hardware_(choose_hardware(options.config)),
+      device_(claim_device(*hardware_, world_)),
+      ddp_(std::move(options.ddp)) {}
+
+Accelerator::~Accelerator() = default;
+
+detail::ForwardScope Accelerator::adopt(torch::nn::Module& module) {
+  move_module_(module, device_);
+  return adopt(defined(module.named_parameters()), defined(module.named_buffers()));
+}
+
+detail::ForwardScope Accelerator::adopt(const Named& parameters, const Named& buffers) {
+  std::erase_if(models_, [](const auto& model) { return model.expired(); });
+  if (!use_distributed()) return detail::ForwardScope(nullptr);
+  auto sync = std::make_shared<parallel::GradientSync>(world_, parameters, buffers, ddp_);
+  models_.push_back(sync);
+  return detail::ForwardScope(std::move(sync));
+}
+
+void Accelerator::backward(const at::Tensor& loss) {
+  if (!loss.defined() || loss.numel() != 1)
+    refuse(core::str("backward takes a loss of one element; this one ",
+                     loss.defined() ? core::str("has shape ", loss.sizes()) : "is undefined",
+                     "; reduce it with mean() or sum()"));
+  if (!loss.requires_grad())
+    refuse(
+        "the loss does not depend on any parameter that requires a gradient; check that forward "
+        "was not under NoGradGuard and that parameters are not frozen");
+  loss.backward();
+  // With one model it is certain which one this was; a rank whose loss reaches no parameter of it
+  // must still take part in the average.
+  if (models_.size() == 1)
+    if (const auto model = models_[0].lock()) model->after_backward();
+}
+
+void Accelerator::join(const std::function<void()>& body, const JoinOptions& options,
+                       const std::vector<Sync>& models) const {
+  std::vector<parallel::GradientSync*> syncs;
+  for (const Sync& model : models)
+    if (model) syncs.push_back(model.get());
+  parallel::join_uneven_inputs(world_, syncs, options, body);
+}
+
+void Accelerator::watch(const std::shared_ptr<const DataLoaderStatus>& loader) {
+  std::erase_if(loaders_, [](const auto& other) { return other.expired(); });
+  loaders_.push_back(loader);
+}
+
+int64_t Accelerator::rows_of_batch() const {
+  std::shared_ptr<const DataLoaderStatus> innermost;
+  for (const auto& weak : loaders_) {
+    const auto loader = weak.lock();
+    if (loader && loader->active && (!innermost || loader->started > innermost->started))
+      innermost = loader;
+  }
+  if (!innermost || innermost->real_size < 0)
+    refuse(
+        "gather_for_metrics was called outside a loop over a prepared loader, so it cannot know "
+        "which rows are padding; call it in the loop, or gather()");
+  return innermost->real_size;
+}
+
+at::Tensor Accelerator::keep_real_rows(const at::Tensor& rows, int64_t real_size) {
+  if (rows.dim() == 0)
+    refuse(
+        "gather_for_metrics got a 0-dim tensor, which has no row to leave out; allowed: one row "
+        "a sample; average with mean_over_samples(value, loader.real_size())");
+  if (rows.size(0) < real_size)
+    refuse(core::str("gather_for_metrics got a tensor of shape ", rows.sizes(), " in a batch of ",
+                     real_size, " samples; allowed: one row a sample; use gather()"));
+  return rows.slice(0, 0, real_size);
+}
+
+at::Tensor Accelerator::mean_over_samples(const at::Tensor& mean, int64_t num_samples) const {
+  if (mean.numel() != 1)
+    refuse(core::str("mean_over_samples takes one number; got ", mean.sizes()));
+  if (num_samples < 0) refuse(core::str("num_samples is ", num_samples, "; allowed: 0 or more"));
+  const double count = static_cast<double>(num_samples);
+  // A mean over no sample is NaN, and must not spoil the sum.
+  const double sum = num_samples == 0 ? 0 : mean.item<double>() * count;
+  const at::Tensor total = all_reduce(world_, at::tensor({sum, count}, at::kDouble));
+  const double samples = total[1].item<double>();
+  return at::scalar_tensor(samples == 0 ? 0 : total[0].item<double>() / samples,
+                           mean.options().requires_grad(false));
+}
+
+Accelerator::Share Accelerator::share_of(int64_t length, bool apply_padding) const {
+  const int64_t parts = num_processes(), index = process_index();
+  const int64_t each = length / parts, longer = length % parts;
+  const int64_t begin = index * each + std::min(index, longer);
+  const int64_t mine = each + (index < longer ? 1 : 0);
+  const int64_t widest = each + (longer > 0 ? 1 : 0);
+  return {begin, begin + mine, apply_padding ? widest - mine : 0};
+}
+
+at::Tensor Accelerator::split_between_processes(const at::Tensor& inputs,
+                                                bool apply_padding) const {
+  if (inputs.dim() == 0) refuse("a 0-dim tensor cannot be split; allowed: 1 dimension or more");
+  const Share share = share_of(inputs.size(0), apply_padding);
+  const at::Tensor mine = inputs.slice(0, share.begin, share.end);
+  if (share.padding == 0) return mine;
+  auto sizes = inputs.sizes().vec();
+  sizes[0] = share.padding;
+  return at::cat({mine, inputs.slice(0, share.end - 1, share.end).expand(sizes)});
+}
+
+void Accelerator::check_equal_lengths(int64_t first, int64_t other) {
+  if (first != other)
+    refuse(core::str("the values of a map to split have ", first, " and ", other,
+                     " elements; allowed: one length for all"));
+}
+
+bool Accelerator::check_trigger() {
+  const at::Tensor mine = at::scalar_tensor(is_triggered_ ? 1 : 0, at::kInt);
+  is_triggered_ = false;
+  return all_reduce(world_, mine, ReduceOp::max).item<int>() != 0;
+}
+
+void Accelerator::empty_cache() const { hardware_->empty_cache(); }
+
+}  // namespace drivetrain

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clipping of gradients, as torch.nn.utils.clip_grad_norm_ and clip_grad_value_.
+#include <ATen/ops/_foreach_clamp_max.h>
+#include <ATen/ops/_foreach_clamp_min.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <drivetrain/accelerator.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "core/rank_label.h"
+#include "core/text.h"
+
+namespace drivetrain {
+namespace {
+
+// The gradients that exist; a tied parameter's once.
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  std::unordered_set<const void*> seen;
+  for (const at::Tensor& parameter : parameters)
+    if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second)
+      gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+[[noreturn]] void refuse(std::string_view message) {
+  throw std::invalid_argument(core::str(core::rank_label(), "training: ", message));
+}
+
+at::Tensor total_norm(const std::vector<at::Tensor>& gradients, double norm_type) {
+  std::vector<at::Tensor> norms = at::_foreach_norm(gradients, norm_type);
+  for (at::Tensor& norm : norms) norm = norm.to(norms[0].device(), at::kFloat);
+  return at::linalg_vector_norm(at::stack(norms), norm_type);
+}
+
+void require_finite(const std::vector<at::Tensor>& parameters, const at::Tensor& norm) {
+  if (std::isfinite(norm.item<double>())) return;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& grad = parameters[i].grad();
+    if (!grad.defined() || at::isfinite(grad).all().item<bool>()) continue;
+    throw std::runtime_error(core::str(
+        core::rank_label(), "training: the gradient of parameter ", i, " of shape ", grad.sizes(),
+        " is not finite, so the norm is ", norm.item<double>(),
+        "; nothing was clipped; lower the learning rate or pass error_if_nonfinite = false"));
+  }
+  throw std::runtime_error(core::str(core::rank_label(), "training: the gradients are finite but ",
+                                     "their norm is not; nothing was clipped"));
+}
+
+}  // namespace
+
+at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                        double norm_type, bool error_if_nonfinite) const {
+  if (!(max_norm >= 0))
+    refuse(core::str("max_norm is ", max_norm, "; allowed: 0 or more; correct it"));
+  if (!(norm_type > 0))
+    refuse(core::str("norm_type is ", norm_type, "; allowed: above 0, infinity included"));
+  at::NoGradGuard no_grad;
+  const auto gradients = gradients_of(parameters);
+  if (gradients.empty()) return at::zeros({}, at::TensorOptions().device(device_));
+  const at::Tensor norm = total_norm(gradients, norm_type);
+  if (error_if_nonfinite) require_finite(parameters, norm);
+  // As upstream: the small term keeps the factor finite, and clamping avoids a branch on the
+  // device.
+  const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
+  at::_foreach_mul_(gradients, factor);
+  return norm;
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters,
+                                   double clip_value) const {
+  if (!(clip_value >= 0))
+    refuse(core::str("clip_value is ", clip_value, "; allowed: 0 or more; correct it"));
+  at::NoGradGuard no_grad;
+  const auto gradients = gradients_of(parameters);
+  if (gradients.empty()) return;
+  at::_foreach_clamp_min_(gradients, -clip_value);
+  at::_foreach_clamp_max_(gradients, clip_value);
+}
+
+}  // namespace drivetrain

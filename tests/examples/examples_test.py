@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example, alone and on several processes, with what it prints; and the demo's accuracy.
+
+usage: examples_test.py BIN_DIR DIGITS
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+BIN, DIGITS = pathlib.Path(sys.argv[1]), sys.argv[2]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def output_of(program, *arguments, processes=None):
+    command = [BIN / program, *arguments]
+    if processes:
+        command = [BIN / "drivetrain", "launch", "--cpu", "--num-processes", str(processes),
+                   *command]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    assert run.returncode == 0, f"{command}: {run.returncode}\n{run.stdout}{run.stderr}"
+    return run.stdout
+
+
+def number_after(word, text):
+    return float(re.search(rf"{word} (-?[\d.e-]+)", text).group(1))
+
+
+class Examples(unittest.TestCase):
+    def test_none_is_forgotten(self):
+        tested = {name[5:7] for name in dir(self) if re.match(r"test_\d\d", name)}
+        present = {path.name[:2] for path in (ROOT / "examples").glob("[0-9]*")}
+        self.assertEqual(tested, present)
+
+    def test_01_first(self):
+        plain = number_after("loss", output_of("01_first_plain"))
+        self.assertAlmostEqual(number_after("loss", output_of("01_first_train")), plain,
+                               delta=0.01 * plain)
+        for processes in (2, 3):
+            self.assertLess(number_after("loss", output_of("01_first_train", processes=processes)),
+                            0.01)
+
+    def test_02_collectives(self):
+        text = output_of("02_collectives", processes=3)
+        # Samples 1 of 0, 2 of 1, 3 of 2.
+        self.assertAlmostEqual(number_after("mean", text), 8 / 6, places=4)
+        self.assertEqual(number_after("rows", text), 6)
+        self.assertEqual(sorted(re.findall(r"rank (\d) reads (\w)", text)),
+                         [("0", "a"), ("0", "b"), ("1", "c"), ("1", "d"), ("2", "e")])
+        self.assertIn("stopping", text)
+
+    def test_03_metrics(self):
+        for processes in (None, 2, 4):
+            self.assertIn("samples 103, mean 51\n", output_of("03_metrics", processes=processes))
+
+    def test_04_accumulate(self):
+        for processes in (None, 2):
+            self.assertIn("learned", output_of("04_accumulate", processes=processes).split())
+
+    def test_05_comm_hook(self):
+        self.assertIn("learned", output_of("05_comm_hook", processes=2).split())
+
+    def test_06_uneven(self):
+        self.assertIn("equal", output_of("06_uneven", processes=3).split())
+
+    def test_07_hardware(self):
+        text = output_of("07_hardware")
+        self.assertIn("a tensor of 4194304 bytes took 4194304", text)
+        self.assertIn("matmul took time", text)
+        self.assertIn("under autocast c10::BFloat16", text)
+        self.assertRegex(text, r"\* \w+: ")
+
+
+class Demo(unittest.TestCase):
+    def test_accuracy_on_1_2_and_4_processes(self):
+        for processes in (1, 2, 4):
+            text = output_of("demo_digits", DIGITS, processes=processes)
+            self.assertIn(f"processes {processes},", text)
+            self.assertGreaterEqual(number_after("held-out accuracy", text), 0.96)
+
+    def test_a_missing_file_is_named(self):
+        run = subprocess.run([BIN / "demo_digits", "nowhere.csv.gz"], capture_output=True,
+                             text=True, check=False)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("nowhere.csv.gz: cannot be opened; run ./dev setup", run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
