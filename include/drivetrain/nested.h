@@ -37,6 +37,11 @@ concept DataAndTarget = !HasFields<T> && !std::is_aggregate_v<T> && requires(T& 
   value.target;
 };
 
+// An Example without a target.
+template <class T>
+concept DataOnly = !HasFields<T> && !DataAndTarget<T> && !std::is_aggregate_v<T> &&
+                   requires { requires std::is_member_object_pointer_v<decltype(&T::data)>; };
+
 template <class T>
 concept MapLike = requires(T& value) {
   typename T::key_type;
@@ -126,6 +131,8 @@ void visit_tensors(T& value, Visit& visit) {
   } else if constexpr (DataAndTarget<T>) {
     visit_tensors(value.data, visit);
     visit_tensors(value.target, visit);
+  } else if constexpr (DataOnly<T>) {
+    visit_tensors(value.data, visit);
   } else if constexpr (is_optional<T>) {
     if (value) visit_tensors(*value, visit);
   } else if constexpr (MapLike<T>) {
