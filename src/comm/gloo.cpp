@@ -5,7 +5,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <atomic>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -86,6 +88,22 @@ class Gloo : public Transport {
     group_ = c10::make_intrusive<AbortableGloo>(store, rank, world_size, options);
   }
 
+  // Closing the connections does not end every send, and the group's destructor waits for those
+  // until their timeouts: after an abort it gets half a second, then goes on by itself.
+  ~Gloo() override {
+    if (!is_aborted_) return;
+    std::promise<void> promise;
+    std::future<void> ended = promise.get_future();
+    std::thread destroyer([group = std::move(group_), promise = std::move(promise)]() mutable {
+      group.reset();
+      promise.set_value();
+    });
+    if (ended.wait_for(Milliseconds(500)) == std::future_status::ready)
+      destroyer.join();
+    else
+      destroyer.detach();
+  }
+
   Started all_reduce(at::Tensor tensor, ReduceOp op, Milliseconds limit) override {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d_op(op);
@@ -146,7 +164,10 @@ class Gloo : public Transport {
     return true;
   }
 
-  void abort() override { group_->close(); }
+  void abort() override {
+    is_aborted_ = true;
+    group_->close();
+  }
 
  private:
   Started started(c10::intrusive_ptr<c10d::Work> work) {
@@ -165,6 +186,7 @@ class Gloo : public Transport {
     return under_way_.size();
   }
 
+  std::atomic<bool> is_aborted_{false};
   std::mutex mutex_;
   std::deque<c10::intrusive_ptr<c10d::Work>> under_way_;
 

@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr Milliseconds kBeat = 500ms;
-constexpr Milliseconds kSilent = 3000ms;
-constexpr Milliseconds kSilentAfterBreak = 2000ms;
+constexpr Milliseconds kSilent = 2500ms;
+constexpr Milliseconds kSilentAfterBreak = 1500ms;
 
 struct Peer {
   int64_t beat = -1;

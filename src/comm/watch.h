@@ -42,7 +42,7 @@ class Watch {
   void refresh(Milliseconds limit);
 
   // Why a collective cannot complete, as of the last refresh; none if there is no reason to give up
-  // yet. A rank is gone if it has been silent for 3 s, or 2 s if a connection broke.
+  // yet. A rank is gone if it has been silent for 2.5 s, or 1.5 s if a connection broke.
   std::optional<std::string> verdict(uint64_t number, bool connection_broke) const;
 
   // "rank 0 is in ...; rank 2 is computing ..." but for this rank.

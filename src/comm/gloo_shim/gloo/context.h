@@ -15,7 +15,7 @@ namespace gloo {
 class Context {
  public:
   void setTimeout(std::chrono::milliseconds timeout);
-  // Ends every operation under way with an error.
+  // Ends operations under way with an error; some sends wait for their timeouts all the same.
   void closeConnections();
 };
 
