@@ -8,13 +8,21 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "comm/rendezvous.h"
-#include "core/rank_label.h"
 
 namespace drivetrain {
+
+inline ProcessFacts facts_of_thread(int rank, int num_ranks) {
+  ProcessFacts facts;
+  facts.rank = facts.local_rank = rank;
+  facts.world_size = facts.local_world_size = num_ranks;
+  facts.source = "test";
+  return facts;
+}
 
 // Runs `body` on `num_ranks` threads, each with its own World, and throws again what the first rank
 // to fail threw. The others learn of it at their next collective and end as well.
@@ -24,18 +32,19 @@ inline void run_ranks(int num_ranks, const std::function<void(World)>& body,
   std::mutex mutex;
   std::exception_ptr first;
   const auto run_rank = [&](int rank) {
-    ProcessFacts facts;
-    facts.rank = facts.local_rank = rank;
-    facts.world_size = facts.local_world_size = num_ranks;
-    facts.source = "test";
     std::optional<World> world;
-    try {
-      world = comm::join({.store = store}, facts, config);
-      body(*world);
-    } catch (...) {
+    const auto fail = [&](const char* reason) {
       std::lock_guard lock(mutex);
       if (!first) first = std::current_exception();
-      if (world) world->fail("its thread threw an exception");
+      if (world) world->fail(reason);
+    };
+    try {
+      world = comm::join({.store = store}, facts_of_thread(rank, num_ranks), config);
+      body(*world);
+    } catch (const std::exception& error) {
+      fail(error.what());
+    } catch (...) {
+      fail("something that is not a std::exception");
     }
   };
   std::vector<std::thread> threads;

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <drivetrain/config.h>
+#include <drivetrain/error.h>
 #include <drivetrain/nested.h>
 
 #include <chrono>
@@ -179,8 +180,9 @@ T broadcast(const World& world, T value, int root = 0, CollectiveOptions options
 }
 
 // Collective. Blocks. Rank r gets parts[r] of the root, whatever its shapes and types; only the
-// root's `parts` is read. `like` has the structure of a part where T alone does not say it (the
-// length of a vector, the keys of a map) and gives all that is not a tensor.
+// root's `parts` is read. The results are on the CPU. `like` has the structure of a part where T
+// alone does not say it (the length of a vector, the keys of a map) and gives all that is not a
+// tensor.
 template <class T>
 T scatter(const World& world, const std::vector<T>& parts, int root = 0, T like = {},
           CollectiveOptions options = {}) {

@@ -40,12 +40,10 @@ concept DataAndTarget = !HasFields<T> && !std::is_aggregate_v<T> && requires(T& 
   value.target;
 };
 
-// torch::data::Example<Data, void>: data alone.
+// An Example without a target.
 template <class T>
-concept DataOnly = !HasFields<T> && !std::is_aggregate_v<T> && requires(T& value) {
-  typename T::DataType;
-  value.data;
-} && !requires(T& value) { value.target; };
+concept DataOnly = !HasFields<T> && !DataAndTarget<T> && !std::is_aggregate_v<T> &&
+                   requires { requires std::is_member_object_pointer_v<decltype(&T::data)>; };
 
 template <class T>
 concept MapLike = requires(T& value) {

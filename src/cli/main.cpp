@@ -37,6 +37,7 @@ void print_help(std::ostream& out) {
 
 [[noreturn]] void refuse_command(const std::string& name) {
   std::vector<std::string> names;
+  names.reserve(kSubcommands.size());
   for (const Subcommand& command : kSubcommands) names.emplace_back(command.name);
   const std::string near = core::nearest(name, names);
   throw ConfigError(core::str("unknown command \"", name, "\"",

@@ -7,11 +7,9 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <drivetrain/comm.h>
-#include <drivetrain/error.h>
 
 #include <algorithm>
-#include <cstring>
-#include <stdexcept>
+#include <optional>
 
 #include "comm/packing.h"
 #include "comm/state.h"
@@ -53,7 +51,7 @@ Tensors all_gather(const World& world, const Tensors& tensors, const CollectiveO
   Tensors results;
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::vector<comm::Piece> pieces;
-    for (int64_t r = 0; tensors[i].defined() && r < world.world_size(); ++r)
+    for (int r = 0; tensors[i].defined() && r < world.world_size(); ++r)
       pieces.push_back({comm::row_bytes(rows, r, offsets[i]), comm::num_rows_of(tensors[i])});
     results.push_back(tensors[i].defined() ? comm::concatenate(pieces, tensors[i]) : at::Tensor());
   }
@@ -70,27 +68,39 @@ int64_t row_signature(const at::Tensor& tensor) {
   return static_cast<int64_t>(hash >> 1);
 }
 
-// int64 (world, 2 * tensors): each rank's number of rows and signature for each tensor.
-at::Tensor gather_row_counts(State& state, const Tensors& tensors, const Record& record) {
-  at::Tensor mine = at::empty({static_cast<int64_t>(tensors.size()) * 2}, at::kLong);
+// For each tensor, the number of rows of each rank. Fails if anything but dim 0 differs.
+std::vector<Sizes> gather_row_counts(State& state, const Tensors& tensors, const Record& record) {
+  const auto num_tensors = static_cast<int64_t>(tensors.size());
+  const at::Tensor mine = at::empty({num_tensors, 2}, at::kLong);
   int64_t* next = mine.mutable_data_ptr<int64_t>();
   for (const at::Tensor& tensor : tensors) {
     *next++ = tensor.defined() ? comm::num_rows_of(tensor) : 0;
     *next++ = row_signature(tensor);
   }
-  return comm::gather_messages(state, mine, record);
+  const at::Tensor all = comm::gather_messages(state, mine, record);
+  const auto* said = all.const_data_ptr<int64_t>();
+  std::vector<Sizes> counts(num_tensors);
+  for (int64_t r = 0; r < all.size(0); ++r)
+    for (int64_t i = 0; i < num_tensors; ++i, said += 2) {
+      counts[i].push_back(said[0]);
+      if (said[1] != all.const_data_ptr<int64_t>()[2 * i + 1])
+        state.raise(core::str("gather: tensor ", i, " of rank ", r,
+                              " differs from rank 0's in type or ",
+                              "in a size other than dim 0 (this rank's is ",
+                              comm::signature({.name = "gather", .is_ragged = true}, tensors[i]),
+                              "); allowed: rows of one type and shape"));
+    }
+  return counts;
 }
 
-void require_same_rows(State& state, const Tensors& tensors, const at::Tensor& counts) {
-  const auto at = counts.accessor<int64_t, 2>();
-  for (int64_t i = 0; i < static_cast<int64_t>(tensors.size()); ++i)
-    for (int64_t r = 1; r < counts.size(0); ++r)
-      if (at[r][2 * i + 1] != at[0][2 * i + 1])
-        state.raise(core::str("gather: tensor ", i, " of rank ", r,
-                              " differs from rank 0's in type or in "
-                              "a size other than dim 0 (here: ",
-                              tensors[i].toString(), " ", tensors[i].sizes(),
-                              "); allowed: rows of one type and shape"));
+// The rows of one tensor in everybody's messages.
+at::Tensor collect_rows(const at::Tensor& messages, int64_t offset, c10::ArrayRef<int64_t> rows,
+                        const at::Tensor& like) {
+  if (!like.defined()) return like;
+  std::vector<comm::Piece> pieces;
+  for (size_t r = 0; r < rows.size(); ++r)
+    pieces.push_back({comm::row_bytes(messages, static_cast<int64_t>(r), offset), rows[r]});
+  return comm::concatenate(pieces, like);
 }
 
 }  // namespace
@@ -98,36 +108,25 @@ void require_same_rows(State& state, const Tensors& tensors, const at::Tensor& c
 Tensors gather(const World& world, const Tensors& tensors, Sizes* rows,
                const CollectiveOptions& options) {
   at::NoGradGuard no_grad;
+  const size_t size = world.world_size();
   const bool has_rows = !tensors.empty() && tensors[0].defined();
-  if (world.world_size() == 1) {
-    if (rows != nullptr) *rows = {has_rows ? comm::num_rows_of(tensors[0]) : 0};
-    return tensors;
-  }
+  if (rows != nullptr) rows->assign(size, has_rows ? comm::num_rows_of(tensors[0]) : 0);
+  if (size == 1) return tensors;
   State& state = world.state();
-  const int64_t size = world.world_size();
-  if (rows != nullptr) rows->assign(size, 0);
   const Record record = state.begin({.name = "gather", .is_ragged = true}, tensors, options);
   if (tensors.empty()) return {};
-  const at::Tensor counts = gather_row_counts(state, tensors, record);
-  require_same_rows(state, tensors, counts);
-  const auto count = counts.accessor<int64_t, 2>();
-  if (rows != nullptr)
-    for (int64_t r = 0; r < size; ++r) (*rows)[r] = count[r][0];
+  const auto counts = gather_row_counts(state, tensors, record);
+  if (rows != nullptr) *rows = counts[0];
 
   // Messages of one length: each tensor takes the room of the rank that has most of its rows.
-  std::vector<int64_t> longest(tensors.size(), 0);
-  for (size_t i = 0; i < tensors.size(); ++i)
-    for (int64_t r = 0; r < size; ++r) longest[i] = std::max(longest[i], count[r][2 * i]);
+  std::vector<int64_t> longest;
+  for (const Sizes& count : counts)
+    longest.push_back(*std::max_element(count.begin(), count.end()));
   const auto offsets = comm::offsets_of(tensors, &longest);
   const at::Tensor messages = comm::gather_messages(state, comm::pack(tensors, offsets), record);
-  Tensors results(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].defined()) continue;
-    std::vector<comm::Piece> pieces;
-    for (int64_t r = 0; r < size; ++r)
-      pieces.push_back({comm::row_bytes(messages, r, offsets[i]), count[r][2 * i]});
-    results[i] = comm::concatenate(pieces, tensors[i]);
-  }
+  Tensors results;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    results.push_back(collect_rows(messages, offsets[i], counts[i], tensors[i]));
   return results;
 }
 
@@ -157,88 +156,6 @@ void World::broadcast_(const std::vector<at::Tensor>& tensors, int root,
 }
 
 namespace detail {
-
-namespace {
-
-// A part in a form that needs nothing of the receiver: for each tensor its type (-1: undefined),
-// number of dims and sizes, then the packed bytes.
-std::string serialize(const Tensors& tensors) {
-  std::vector<int64_t> head;
-  for (const at::Tensor& tensor : tensors) {
-    head.push_back(tensor.defined() ? static_cast<int64_t>(tensor.scalar_type()) : -1);
-    if (!tensor.defined()) continue;
-    head.push_back(tensor.dim());
-    head.insert(head.end(), tensor.sizes().begin(), tensor.sizes().end());
-  }
-  const auto offsets = comm::offsets_of(tensors);
-  const at::Tensor message = comm::pack(tensors, offsets);
-  std::string bytes(reinterpret_cast<const char*>(head.data()), head.size() * sizeof(int64_t));
-  return bytes.append(static_cast<const char*>(message.const_data_ptr()), message.nbytes());
-}
-
-Tensors deserialize(const char* bytes, size_t num_tensors) {
-  const auto next = [&bytes] {
-    int64_t value = 0;
-    std::memcpy(&value, bytes, sizeof value);
-    bytes += sizeof value;
-    return value;
-  };
-  Tensors like;
-  for (size_t i = 0; i < num_tensors; ++i) {
-    const int64_t dtype = next();
-    std::vector<int64_t> sizes(dtype < 0 ? 0 : next());
-    for (int64_t& size : sizes) size = next();
-    // Sizes without memory: only the layout is needed.
-    like.push_back(dtype < 0 ? at::Tensor()
-                             : at::empty(sizes, at::TensorOptions(at::kMeta).dtype(
-                                                    static_cast<at::ScalarType>(dtype))));
-  }
-  return comm::unpack(bytes, like, comm::offsets_of(like));
-}
-
-void require_parts(const World& world, const std::vector<Tensors>& parts, size_t num_tensors) {
-  if (parts.size() != static_cast<size_t>(world.world_size()))
-    throw std::invalid_argument(str("scatter of ", parts.size(), " parts over ", world.world_size(),
-                                    " ranks; allowed: one part a rank"));
-  for (size_t r = 0; r < parts.size(); ++r)
-    if (parts[r].size() != num_tensors)
-      throw std::invalid_argument(str("scatter: part ", r, " has ", parts[r].size(),
-                                      " tensors and `like` has ", num_tensors,
-                                      "; allowed: equal numbers; pass a `like` of a part's form"));
-}
-
-}  // namespace
-
-Tensors scatter(const World& world, const std::vector<Tensors>& parts, size_t num_tensors, int root,
-                const CollectiveOptions& options) {
-  at::NoGradGuard no_grad;
-  State& state = world.state();
-  state.require_root("scatter", root);
-  const bool is_root = world.rank() == root;
-  if (is_root) require_parts(world, parts, num_tensors);
-  if (world.world_size() == 1) return parts[0];
-  const int64_t size = world.world_size();
-  const Record record = state.begin({.name = "scatter", .root = root}, {}, options);
-  std::vector<std::string> messages;
-  int64_t longest = 0;
-  for (int64_t r = 0; is_root && r < size; ++r) {
-    messages.push_back(serialize(parts[r]));
-    longest = std::max<int64_t>(longest, static_cast<int64_t>(messages.back().size()));
-  }
-  at::Tensor length = at::full({1}, longest, at::kLong);
-  state.await(state.transport().broadcast(length, root, record.timeout), record);
-  longest = *length.const_data_ptr<int64_t>();
-  at::Tensor rows;
-  if (is_root) {
-    rows = at::zeros({size, longest}, at::kByte);
-    for (int64_t r = 0; r < size; ++r)
-      std::memcpy(static_cast<char*>(rows[r].mutable_data_ptr()), messages[r].data(),
-                  messages[r].size());
-  }
-  const at::Tensor mine = at::empty({1, longest}, at::kByte);
-  state.await(state.transport().scatter(mine, rows, root, record.timeout), record);
-  return deserialize(static_cast<const char*>(mine.const_data_ptr()), num_tensors);
-}
 
 namespace {
 

@@ -34,6 +34,26 @@ class GlooWork : public Work {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
+// Work whose result is a copy of a part of what it worked on.
+class CopyAfter : public Work {
+ public:
+  CopyAfter(std::unique_ptr<Work> work, at::Tensor to, at::Tensor from)
+      : work_(std::move(work)), to_(std::move(to)), from_(std::move(from)) {}
+
+  bool wait_for(Milliseconds time) override {
+    if (!work_->wait_for(time)) return false;
+    to_.copy_(from_);
+    return true;
+  }
+
+  bool done() override { return work_->done(); }
+
+ private:
+  std::unique_ptr<Work> work_;
+  at::Tensor to_;
+  at::Tensor from_;
+};
+
 // c10d compares sizes where only the number of elements matters.
 at::Tensor flat(const at::Tensor& tensor) { return tensor.view({tensor.numel()}); }
 
@@ -83,13 +103,12 @@ class Gloo : public Transport {
     return started(group_->reduce(tensors, options));
   }
 
+  // Gloo's own reduce_scatter takes 0.1 s a call over some worlds; its all_reduce moves twice the
+  // bytes of a good one, in a few ms.
   Started reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op, Milliseconds limit) override {
-    c10d::ReduceScatterOptions options;
-    options.reduceOp = c10d_op(op);
-    options.timeout = limit;
-    out = flat(out);
-    in = flat(in);
-    return started(group_->_reduce_scatter_base(out, in, options));
+    const at::Tensor mine = in.view({group_->getSize(), -1})[group_->getRank()];
+    Started work = all_reduce(in, op, limit);
+    return std::make_unique<CopyAfter>(std::move(work), flat(out), mine);
   }
 
   Started broadcast(at::Tensor tensor, int root, Milliseconds limit) override {

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "comm/address.h"
@@ -60,23 +62,26 @@ void announce(const StorePtr& store, const ProcessFacts& facts) {
   put(store, str("present/", facts.rank), size);
 }
 
-void call_roll(const MeetingPlace& place, const ProcessFacts& facts, const Config& config) {
-  std::vector<int> missing(facts.world_size);
-  for (int r = 0; r < facts.world_size; ++r) missing[r] = r;
-  const auto deadline = Clock::now() + config.timeout;
-  for (Milliseconds pause = 1ms;; pause = std::min(pause * 2, 50ms)) {
-    std::erase_if(missing, [&](int r) { return place.store->check({str("present/", r)}); });
-    if (missing.empty()) return;
-    if (place.store->check({"refused"})) throw CommError(text_at(place.store, "refused"));
-    if (Clock::now() >= deadline) break;
-    std::this_thread::sleep_for(pause);
-  }
-  std::vector<std::string> names;
-  for (const int r : missing) names.push_back(std::to_string(r));
-  throw CommError(str("of ", facts.world_size, " ranks, ", core::join(names), " did not come to ",
+[[noreturn]] void raise_missing(const MeetingPlace& place, const std::vector<std::string>& keys,
+                                const Config& config) {
+  std::vector<std::string> missing;
+  for (size_t r = 0; r < keys.size(); ++r)
+    if (!place.store->check({keys[r]})) missing.push_back(std::to_string(r));
+  throw CommError(str("of ", keys.size(), " ranks, ", core::join(missing), " did not come to ",
                       place.name, " within ", seconds(config.timeout),
                       "; allowed: all ranks within DRIVETRAIN_TIMEOUT; start them all, with one "
                       "MASTER_ADDR and MASTER_PORT"));
+}
+
+void call_roll(const MeetingPlace& place, const ProcessFacts& facts, const Config& config) {
+  std::vector<std::string> keys;
+  for (int r = 0; r < facts.world_size; ++r) keys.push_back(str("present/", r));
+  const auto deadline = Clock::now() + config.timeout;
+  for (Milliseconds pause = 1ms; !place.store->check(keys); pause = std::min(pause * 2, 50ms)) {
+    if (place.store->check({"refused"})) throw CommError(text_at(place.store, "refused"));
+    if (Clock::now() >= deadline) raise_missing(place, keys, config);
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 Connections connect(const MeetingPlace& place, const ProcessFacts& facts, const Config& config,
@@ -124,29 +129,42 @@ c10d::TCPStoreOptions store_options(const ProcessFacts& facts, const Config& con
   options.isServer = facts.rank == 0 && !facts.store_is_served;
   options.waitWorkers = false;
   options.timeout = std::max(config.timeout, Milliseconds(1000));
-  options.multiTenant = true;
   if (!options.isServer || !facts.store_fd) return options;
   const int port = listening_port(*facts.store_fd);
   if (port != facts.main_port)
     throw ConfigError(str("DRIVETRAIN_STORE_FD listens on port ", port, ", but MASTER_PORT is ",
                           facts.main_port, "; allowed: the same port; unset DRIVETRAIN_STORE_FD"));
-  // The store closes what it is given: a duplicate, so that a later World can serve there again.
   ::fcntl(*facts.store_fd, F_SETFD, FD_CLOEXEC);
-  options.masterListenFd = ::fcntl(*facts.store_fd, F_DUPFD_CLOEXEC, 0);
+  options.masterListenFd = *facts.store_fd;
   return options;
 }
 
+// A store that this process serves goes on until the process ends: a rank that is quick to make
+// its next World must not meet the last one's store.
+StorePtr serve(const ProcessFacts& facts, const Config& config) {
+  static std::mutex mutex;
+  static auto* const served = new std::map<int, StorePtr>;  // By port; not destroyed at exit.
+  std::lock_guard lock(mutex);
+  StorePtr& store = (*served)[facts.main_port];
+  if (!store)
+    store = c10::make_intrusive<c10d::TCPStore>(facts.main_address, store_options(facts, config));
+  return store->clone();
+}
+
 MeetingPlace open_store(const ProcessFacts& facts, const Config& config) {
-  const auto options = store_options(facts, config);
   const std::string where = str(facts.main_address, ":", facts.main_port);
   MeetingPlace place;
-  place.is_served_here = options.isServer;
+  place.is_served_here = facts.rank == 0 && !facts.store_is_served;
   place.name =
       str(facts.store_is_served ? "the launcher's store at " : "rank 0's store at ", where);
   try {
-    place.store = c10::make_intrusive<c10d::TCPStore>(facts.main_address, options);
+    if (place.is_served_here)
+      place.store = serve(facts, config);
+    else
+      place.store =
+          c10::make_intrusive<c10d::TCPStore>(facts.main_address, store_options(facts, config));
   } catch (const c10::Error& error) {
-    throw CommError(options.isServer
+    throw CommError(place.is_served_here
                         ? str("rank 0 cannot serve the store at port ", facts.main_port, ": ",
                               what_of(error), "; allowed: a free port; set MASTER_PORT to another")
                         : str("rank ", facts.rank, " does not reach ", place.name, ": ",

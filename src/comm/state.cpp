@@ -59,7 +59,8 @@ State::~State() {
 // Others may still need this rank's part of what it has started, and its last words.
 void State::leave() {
   const bool has_failed = !failure_.empty();
-  if (!has_failed && !connections_.transport->finish(5000ms)) fail("it left during a collective");
+  if (!has_failed && !connections_.transport->finish(std::min(config_.timeout, 5000ms)))
+    fail("it left during a collective");
   connections_.watch->end(Ending::left, "");
   if (connections_.serves_store) linger();
   connections_.transport.reset();
@@ -170,13 +171,16 @@ void State::give_up_for_a_reason(const Record& record, const std::string& broken
   const auto verdict = connections_.watch->verdict(record.number, !broken.empty());
   if (!verdict) return;
   const std::string message =
-      str(describe(record), " cannot complete: ", verdict->text, "; ", connections_.watch->report(),
+      str(describe(record), " cannot complete: ", *verdict, "; ", connections_.watch->report(),
           "; all ranks must stay until the end: look at the first failure");
-  end(message, Ending::stopped, verdict->text);
+  end(message, Ending::stopped, *verdict);
   throw CommError(message);
 }
 
 void State::raise_timeout(const Record& record) {
+  // Longer than a beat, so that what the others said is of now.
+  std::this_thread::sleep_for(600ms);
+  connections_.watch->refresh(kPatience);
   const std::string late = connections_.watch->late(record.number);
   raise(str(describe(record), " took longer than its timeout of ", seconds(record.timeout),
             late.empty() ? "; no rank is late" : str("; late: ", late), "; ",
@@ -187,9 +191,18 @@ void State::raise_timeout(const Record& record) {
 
 void State::agree(const std::string& signature, const Record& record) {
   Agreement agreement(connections_.store, facts_.rank, facts_.world_size, record.number);
-  agreement.propose(signature);
-  await([&] { return agreement.is_complete(); }, record);
-  if (const auto mismatch = agreement.mismatch())
+  bool has_proposed = false;
+  std::optional<std::string> mismatch;
+  await(
+      [&] {
+        if (!has_proposed) agreement.propose(signature);
+        has_proposed = true;
+        if (!agreement.is_complete()) return false;
+        mismatch = agreement.mismatch();
+        return true;
+      },
+      record);
+  if (mismatch)
     raise(str("the ranks called different collectives as number ", record.number, ": ", *mismatch,
               "; allowed: the same call on every rank, with equal shapes and types"));
 }

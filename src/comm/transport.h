@@ -31,6 +31,7 @@ class Transport {
   using Started = std::unique_ptr<Work>;
   virtual Started all_reduce(at::Tensor tensor, ReduceOp op, Milliseconds limit) = 0;
   virtual Started reduce(at::Tensor tensor, ReduceOp op, int root, Milliseconds limit) = 0;
+  // Part r of world_size equal parts of the sum into rank r's `out`; `in` may be overwritten.
   virtual Started reduce_scatter(at::Tensor out, at::Tensor in, ReduceOp op,
                                  Milliseconds limit) = 0;
   virtual Started broadcast(at::Tensor tensor, int root, Milliseconds limit) = 0;

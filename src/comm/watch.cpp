@@ -76,6 +76,17 @@ struct Watch::Shared {
   std::string next_pulse();
   std::vector<std::string> exchange(const std::string& pulse, bool reads);
   std::string store_problem() const;
+
+  // Between the last change that was read and the last read.
+  Clock::duration silence_of(const Peer& peer) const { return read_at - peer.heard; }
+
+  // The first other rank for which it holds.
+  template <class Predicate>
+  std::optional<size_t> find(const Predicate& holds) const {
+    for (size_t r = 0; r < peers.size(); ++r)
+      if (r != rank && holds(peers[r])) return r;
+    return std::nullopt;
+  }
 };
 
 std::string Watch::Shared::next_pulse() {
@@ -110,9 +121,9 @@ void Watch::Shared::run() {
     try {
       heard = exchange(pulse, reads);
     } catch (const c10::Error& failed) {
-      error = core::str("(", failed.what_without_backtrace(), ")");
+      error = core::split(failed.what_without_backtrace(), '\n').front();
     } catch (const std::exception& failed) {
-      error = core::str("(", failed.what(), ")");
+      error = failed.what();
     }
     lock.lock();
     for (size_t r = 0; r < heard.size(); ++r)
@@ -133,7 +144,7 @@ void Watch::Shared::run() {
 }
 
 std::string Watch::Shared::store_problem() const {
-  if (!store_error.empty()) return core::str("does not answer any more ", store_error);
+  if (!store_error.empty()) return core::str("does not answer any more (", store_error, ")");
   const auto waited = Clock::now() - unanswered_since;
   if (asked > answered && waited > kSilent)
     return core::str("has not answered for ", seconds(waited));
@@ -150,14 +161,19 @@ Watch::Watch(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_s
   shared_->peers.resize(world_size);
   // The others read this key as soon as all have joined.
   shared_->exchange(shared_->next_pulse(), false);
-  std::thread([shared = shared_] { shared->run(); }).detach();
+  thread_ = std::thread([shared = shared_] { shared->run(); });
 }
 
 Watch::~Watch() {
   std::unique_lock lock(shared_->mutex);
   shared_->is_stopping = true;
   shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, 2s, [&] { return shared_->has_ended; });
+  const bool has_ended = shared_->changed.wait_for(lock, 2s, [&] { return shared_->has_ended; });
+  lock.unlock();
+  if (has_ended)
+    thread_.join();
+  else
+    thread_.detach();
 }
 
 void Watch::end(Ending ending, std::string_view reason) {
@@ -182,31 +198,27 @@ void Watch::refresh(Milliseconds limit) {
                             [&] { return shared_->answered >= wanted || shared_->has_ended; });
 }
 
-std::optional<Watch::Verdict> Watch::verdict(uint64_t number, bool connection_broke) const {
+std::optional<std::string> Watch::verdict(uint64_t number, bool connection_broke) const {
   std::lock_guard lock(shared_->mutex);
-  const auto& peers = shared_->peers;
-  for (size_t r = 0; r < peers.size(); ++r)
-    if (r != shared_->rank && peers[r].ending == Ending::failed)
-      return Verdict{
-          core::str("rank ", r, " failed ", peers[r].position.text, ": ", peers[r].reason), true};
+  if (const auto failed = shared_->find([](const Peer& p) { return p.ending == Ending::failed; }))
+    return core::str(rank_name(*failed), " failed ", shared_->peers[*failed].position.text, ": ",
+                     shared_->peers[*failed].reason);
   if (const std::string problem = shared_->store_problem(); !problem.empty())
-    return Verdict{core::str(shared_->store_host, " ", problem), true};
+    return core::str(shared_->store_host, " ", problem);
   const auto limit = connection_broke ? kSilentAfterBreak : kSilent;
-  for (size_t r = 0; r < peers.size(); ++r) {
-    const auto silence = shared_->read_at - peers[r].heard;
-    if (r != shared_->rank && peers[r].ending == Ending::none && silence > limit)
-      return Verdict{core::str("rank ", r, " is gone: silent for ", seconds(silence),
-                               "; it was last ", peers[r].position.text),
-                     true};
-  }
-  for (size_t r = 0; r < peers.size(); ++r)
-    if (r != shared_->rank && peers[r].ending == Ending::stopped)
-      return Verdict{peers[r].reason, false};
-  for (size_t r = 0; r < peers.size(); ++r)
-    if (peers[r].ending == Ending::left && peers[r].position.number < number)
-      return Verdict{core::str("rank ", r, " has left the world after ", peers[r].position.number,
-                               " collectives"),
-                     true};
+  if (const auto gone = shared_->find([&](const Peer& p) {
+        return p.ending == Ending::none && shared_->silence_of(p) > limit;
+      }))
+    return core::str(rank_name(*gone), " is gone: silent for ",
+                     seconds(shared_->silence_of(shared_->peers[*gone])), "; it was last ",
+                     shared_->peers[*gone].position.text);
+  // Only then what another rank gave as its reason to stop.
+  if (const auto stopped = shared_->find([](const Peer& p) { return p.ending == Ending::stopped; }))
+    return shared_->peers[*stopped].reason;
+  if (const auto left = shared_->find(
+          [&](const Peer& p) { return p.ending == Ending::left && p.position.number < number; }))
+    return core::str(rank_name(*left), " has left the world after ",
+                     shared_->peers[*left].position.number, " collectives");
   return std::nullopt;
 }
 
@@ -237,12 +249,9 @@ std::string Watch::late(uint64_t number) const {
 
 bool Watch::is_alone() const {
   std::lock_guard lock(shared_->mutex);
-  for (size_t r = 0; r < shared_->peers.size(); ++r) {
-    const Peer& peer = shared_->peers[r];
-    const bool is_silent = shared_->read_at - peer.heard > kSilentAfterBreak;
-    if (r != shared_->rank && peer.ending == Ending::none && !is_silent) return false;
-  }
-  return true;
+  return !shared_->find([&](const Peer& p) {
+    return p.ending == Ending::none && shared_->silence_of(p) <= kSilentAfterBreak;
+  });
 }
 
 }  // namespace drivetrain::comm

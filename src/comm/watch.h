@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "comm/record.h"
 
@@ -42,11 +43,7 @@ class Watch {
 
   // Why a collective cannot complete, as of the last refresh; none if there is no reason to give up
   // yet. A rank is gone if it has been silent for 3 s, or 2 s if a connection broke.
-  struct Verdict {
-    std::string text;
-    bool is_first_hand;  // False where a rank that stopped because of it reported it.
-  };
-  std::optional<Verdict> verdict(uint64_t number, bool connection_broke) const;
+  std::optional<std::string> verdict(uint64_t number, bool connection_broke) const;
 
   // "rank 0 is in ...; rank 2 is computing ..." but for this rank.
   std::string report() const;
@@ -59,7 +56,8 @@ class Watch {
 
  private:
   struct Shared;
-  std::shared_ptr<Shared> shared_;  // The thread's too: it may outlive this if the store hangs.
+  std::shared_ptr<Shared> shared_;  // The thread's too: it outlives this if the store hangs.
+  std::thread thread_;
 };
 
 }  // namespace drivetrain::comm

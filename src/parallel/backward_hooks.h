@@ -10,10 +10,21 @@
 
 namespace drivetrain::parallel {
 
-// Calls `after` on the engine's thread each time a backward has accumulated into the parameter's
-// gradient, for as long as the object returned lives. An exception in it ends the backward.
-// Requires: a leaf that requires gradients.
-std::shared_ptr<void> after_accumulation(const at::Tensor& parameter, std::function<void()> after);
+// A hook on a parameter, for as long as it lives.
+class AccumulationHook {
+ public:
+  virtual ~AccumulationHook() = default;
+
+  // False once LibTorch has replaced what the hook hangs on: it does so when a parameter is moved
+  // or converted, even if the parameter comes back.
+  virtual bool is_attached() const = 0;
+};
+
+// Calls after(true) on the engine's thread each time a backward has accumulated into the
+// parameter's gradient, and after(false) where one reached it but had nothing to accumulate. An
+// exception in it ends the backward. Requires: a leaf that requires gradients.
+std::unique_ptr<AccumulationHook> after_accumulation(const at::Tensor& parameter,
+                                                     std::function<void(bool)> after);
 
 // Called within a backward: calls `at_end` when it has ended, or, where it runs inside a node of
 // another (as recomputed activations do), when the outermost one has. If it fails, `at_end` is

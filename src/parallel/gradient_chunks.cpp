@@ -108,6 +108,11 @@ at::Tensor& GradientChunks::window(size_t parameter) {
   return chunks_[place.chunk].windows[place.slot];
 }
 
+const at::Tensor& GradientChunks::window(size_t parameter) const {
+  const Place& place = places_[parameter];
+  return chunks_[place.chunk].windows[place.slot];
+}
+
 void GradientChunks::arrive(size_t parameter, double scale) {
   if (has_arrived_[parameter] != 0)
     throw ConfigError("parallel",
@@ -158,23 +163,31 @@ void GradientChunks::contribute_nothing(size_t parameter) {
   window(parameter).zero_();
 }
 
-// `gradient` dense. Throws ConfigError if it is not what its slot is made for.
-at::Tensor GradientChunks::reducible(size_t parameter, const at::Tensor& gradient) {
-  const std::string& name = parameters_[parameter].first;
+void GradientChunks::check_type(size_t parameter, const at::Tensor& tensor,
+                                const char* what) const {
   const at::Tensor& slot = window(parameter);
+  if (tensor.device() == slot.device() && tensor.scalar_type() == slot.scalar_type()) return;
+  throw ConfigError(
+      "parallel",
+      core::str(what, " \"", parameters_[parameter].first, "\" is ", tensor.scalar_type(), " on ",
+                tensor.device(), "; allowed: ", slot.scalar_type(), " on ", slot.device(),
+                ", as when its model was prepared; move and convert a model before that"));
+}
+
+void GradientChunks::check_parameters() const {
+  for (const size_t parameter : order_)
+    check_type(parameter, parameters_[parameter].second, "parameter");
+}
+
+// `gradient` dense. Throws ConfigError if it is not what its slot is made for.
+at::Tensor GradientChunks::reducible(size_t parameter, const at::Tensor& gradient) const {
   if (gradient.requires_grad())
-    throw ConfigError(
-        "parallel",
-        core::str("the gradient of \"", name,
-                  "\" was made with create_graph = true; allowed: "
-                  "gradients without a graph, as their mean over the ranks has none; use "
-                  "torch::autograd::grad for the inner derivative, or no_sync"));
-  if (gradient.device() != slot.device() || gradient.scalar_type() != slot.scalar_type())
-    throw ConfigError(
-        "parallel",
-        core::str("the gradient of \"", name, "\" is ", gradient.scalar_type(), " on ",
-                  gradient.device(), "; allowed: ", slot.scalar_type(), " on ", slot.device(),
-                  ", as its parameter was when it was prepared; move and convert a model first"));
+    throw ConfigError("parallel",
+                      core::str("the gradient of \"", parameters_[parameter].first,
+                                "\" was made with create_graph = true; allowed: gradients without "
+                                "a graph, as their mean over the ranks has none; use "
+                                "torch::autograd::grad for the inner derivative, or no_sync"));
+  check_type(parameter, gradient, "the gradient of");
   return gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
 }
 

@@ -31,6 +31,10 @@ class GradientChunks {
   const std::vector<size_t>& order() const { return order_; }
   const std::vector<ChunkLayout>& layouts() const { return layouts_; }
 
+  // Throws ConfigError if a parameter has been moved or converted since set_order(): LibTorch then
+  // accumulates its gradient elsewhere.
+  void check_parameters() const;
+
   // The gradient of a parameter in order() is complete on this rank: times `scale` into its slot,
   // of which it becomes a window. Collective when that completes a chunk.
   // Throws ConfigError if the gradient cannot be reduced, or has arrived already.
@@ -69,9 +73,11 @@ class GradientChunks {
 
   Chunk make_chunk(const ChunkLayout& layout, size_t index) const;
   at::Tensor& window(size_t parameter);
+  const at::Tensor& window(size_t parameter) const;
   void contribute(size_t parameter, double scale);
   void contribute_nothing(size_t parameter);
-  at::Tensor reducible(size_t parameter, const at::Tensor& gradient);
+  void check_type(size_t parameter, const at::Tensor& tensor, const char* what) const;
+  at::Tensor reducible(size_t parameter, const at::Tensor& gradient) const;
   void set_used(Chunk& chunk);
   void launch_next();
   void assign_unused(Chunk& chunk);

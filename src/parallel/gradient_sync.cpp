@@ -69,7 +69,7 @@ class GradientSync::State : public std::enable_shared_from_this<State> {
  private:
   std::vector<size_t> attach();
   void take_in_unfrozen();
-  void on_gradient(size_t parameter);
+  void on_reached(size_t parameter, bool has_gradient);
   void begin_backward();
   void finish_backward();
   void recover();
@@ -82,7 +82,8 @@ class GradientSync::State : public std::enable_shared_from_this<State> {
   NamedTensors parameters_;
   NamedTensors buffers_;
   bool sends_buffers_;
-  std::vector<std::shared_ptr<void>> hooks_;  // by parameter; null: was frozen whenever looked at
+  // By parameter; null where it was frozen whenever it was looked at.
+  std::vector<std::unique_ptr<AccumulationHook>> hooks_;
   GradientChunks chunks_;
   std::mutex mutex_;  // several devices' threads may take part in one backward
   bool is_in_backward_ = false;
@@ -106,16 +107,18 @@ void GradientSync::State::start() {
   chunks_.set_order(std::move(order));
 }
 
-// Hooks on the parameters that require gradients and have none; returns these.
+// Hooks on the parameters that require gradients and have none; returns those that are new.
 std::vector<size_t> GradientSync::State::attach() {
-  std::vector<size_t> attached;
+  std::vector<size_t> added;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (hooks_[i] || !parameters_[i].second.requires_grad()) continue;
+    const at::Tensor& parameter = parameters_[i].second;
+    if (!parameter.requires_grad() || (hooks_[i] && hooks_[i]->is_attached())) continue;
+    if (!hooks_[i]) added.push_back(i);
     // The hooks die with this object, so it may be captured as it is.
-    hooks_[i] = after_accumulation(parameters_[i].second, [this, i] { on_gradient(i); });
-    attached.push_back(i);
+    hooks_[i] = after_accumulation(parameter,
+                                   [this, i](bool has_gradient) { on_reached(i, has_gradient); });
   }
-  return attached;
+  return added;
 }
 
 void GradientSync::State::take_in_unfrozen() {
@@ -132,6 +135,7 @@ void GradientSync::State::before_forward(bool training) {
   // A backward that failed may not have been dropped by the engine yet.
   if (is_in_backward_ && !is_in_backward()) failed_backward_ = backward_;
   recover();
+  chunks_.check_parameters();
   take_in_unfrozen();
   is_forward_unanswered_ = training;
   if (!training || !sync || !sends_buffers_) return;
@@ -147,12 +151,12 @@ void GradientSync::State::after_backward() {
   finish_backward();
 }
 
-void GradientSync::State::on_gradient(size_t parameter) {
+void GradientSync::State::on_reached(size_t parameter, bool has_gradient) {
   const std::lock_guard lock(mutex_);
   if (!sync) return;
   recover();
   if (!is_in_backward_) begin_backward();
-  if (overlaps()) chunks_.arrive(parameter, scale_);
+  if (has_gradient && overlaps()) chunks_.arrive(parameter, scale_);
 }
 
 void GradientSync::State::begin_backward() {

@@ -61,7 +61,8 @@ class GradientSync {
   // Collective. Blocks. To be called before each forward. Sends rank 0's buffers where the
   // forward is one of training that is to be synchronised, if there are buffers and options say so.
   // Takes in parameters that were frozen and now require gradients: all ranks must unfreeze the
-  // same ones (throws ConfigError otherwise). Those frozen since count as not used.
+  // same ones. Those frozen since count as not used.
+  // Throws ConfigError if a parameter has been moved or converted, or the ranks unfroze others.
   void before_forward(bool training);
 
   // Collective. May be called after each backward of this model, for models whose backward may

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "parallel/comm_hooks.h"
@@ -21,28 +20,24 @@
 namespace drivetrain::parallel {
 namespace {
 
-double epsilon_of(at::ScalarType dtype) {
-  if (dtype == at::kDouble) return std::numeric_limits<double>::epsilon();
-  if (dtype == at::kHalf) return 0x1p-10;
-  if (dtype == at::kBFloat16) return 0x1p-7;
-  return std::numeric_limits<float>::epsilon();
-}
+// What is left of a column that nearly depends on those before it is mostly rounding, and not
+// orthogonal to them before it has been projected again.
+constexpr int kPasses = 3;
 
-// What is left of a column that depends on the others, against its norm before: rounding only.
-double negligible(at::ScalarType dtype) { return 16 * epsilon_of(dtype); }
-
-void orthogonalize_wide(const at::Tensor& matrix, double epsilon, double tolerance) {
+void orthogonalize_wide(const at::Tensor& matrix, double epsilon) {
   for (int64_t i = 0; i < matrix.size(1); ++i) {
     at::Tensor column = matrix.select(1, i);
-    const at::Tensor before = at::linalg_vector_norm(column);
-    // Once would leave a column that is nearly dependent far from orthogonal; twice does not.
-    for (int pass = 0; pass < (i > 0 ? 2 : 0); ++pass) {
-      const at::Tensor done = matrix.narrow(1, 0, i);
-      column.sub_(at::matmul(done, at::matmul(done.t(), column)));
+    const at::Tensor done = matrix.narrow(1, 0, i);
+    at::Tensor norm;
+    for (int pass = 0; pass < (i > 0 ? kPasses : 1); ++pass) {
+      if (i > 0) column.sub_(at::matmul(done, at::matmul(done.t(), column)));
+      const at::Tensor left = at::linalg_vector_norm(column);
+      if (pass == 0) norm = left;
+      // A unit vector that shrinks even now consists of rounding in the direction of the others.
+      const double least = pass + 1 == kPasses ? 0.5 : 0;
+      column.copy_(at::where(left.gt(least), column.div(left), at::zeros_like(column)));
     }
-    const at::Tensor norm = at::linalg_vector_norm(column);
-    column.copy_(at::where(norm.gt(before.mul(tolerance)), column.div(norm.add(epsilon)),
-                           at::zeros_like(column)));
+    if (epsilon > 0) column.mul_(norm.div(norm.add(epsilon)));
   }
 }
 
@@ -91,13 +86,10 @@ at::Tensor make_message(PowerSgdRound& round, at::Tensor LowRank::* factor, int 
 
 void orthogonalize_(const at::Tensor& matrix, double epsilon) {
   const at::ScalarType dtype = matrix.scalar_type();
-  if (dtype == at::kHalf || dtype == at::kBFloat16) {
-    const at::Tensor wide = matrix.to(at::kFloat);
-    orthogonalize_wide(wide, epsilon, negligible(dtype));
-    matrix.copy_(wide);
-  } else {
-    orthogonalize_wide(matrix, epsilon, negligible(dtype));
-  }
+  if (dtype != at::kHalf && dtype != at::kBFloat16) return orthogonalize_wide(matrix, epsilon);
+  const at::Tensor wide = matrix.to(at::kFloat);
+  orthogonalize_wide(wide, epsilon);
+  matrix.copy_(wide);
 }
 
 uint64_t SeedSequence::next() {
@@ -164,6 +156,7 @@ void PowerSgd::choose_factors(PowerSgdRound& round) {
     draw_factors(round);
   else
     for (LowRank& low : round.matrices) low.q = factors_.at(low.key);
+  for (LowRank& low : round.matrices) revive_columns(low);
   for (LowRank& low : round.matrices) orthogonalize_(low.q, options_.orthogonalization_epsilon);
 }
 
@@ -173,9 +166,16 @@ void PowerSgd::draw_factors(PowerSgdRound& round) {
     const int64_t rank = rank_of(low.matrix, options_.matrix_approximation_rank);
     const at::Tensor drawn = at::randn({low.matrix.size(1), rank}, generator,
                                        at::TensorOptions().dtype(low.matrix.scalar_type()));
+    drawn_[low.key] = drawn.to(low.matrix.device());
     const auto known = factors_.find(low.key);
-    low.q = known == factors_.end() ? drawn.to(low.matrix.device()) : known->second;
+    low.q = known == factors_.end() ? drawn_[low.key].clone() : known->second;
   }
+}
+
+// A gradient of zeros leaves factors of zeros, from which nothing could start again.
+void PowerSgd::revive_columns(LowRank& low) const {
+  const at::Tensor norms = at::linalg_vector_norm(low.q, 2, 0, /*keepdim=*/true);
+  low.q = at::where(norms.gt(0), low.q, drawn_.at(low.key));
 }
 
 void PowerSgd::remember(const World& world, PowerSgdRound& round) {
@@ -189,6 +189,7 @@ void PowerSgd::remember(const World& world, PowerSgdRound& round) {
 
 void PowerSgd::clear() {
   factors_.clear();
+  drawn_.clear();
   errors_.clear();
 }
 

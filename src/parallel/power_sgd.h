@@ -16,8 +16,8 @@
 namespace drivetrain::parallel {
 
 // Makes the columns of a matrix (rows, columns) orthonormal, in place, from the first to the last;
-// `epsilon` is added to their norms. A column that depends on those before it, or is zero, becomes
-// zero.
+// `epsilon` is added to their norms. Zero columns stay zero; one that depends on those before it
+// becomes zero or, made of what rounding left, any unit vector orthogonal to them.
 void orthogonalize_(const at::Tensor& matrix, double epsilon);
 
 // Seeds as numpy.random.RandomState(seed).randint(1000000000) gives them.
@@ -70,12 +70,14 @@ class PowerSgd {
   void feed_back_errors(PowerSgdRound& round);
   void choose_factors(PowerSgdRound& round);
   void draw_factors(PowerSgdRound& round);
+  void revive_columns(LowRank& low) const;
   void remember(const World& world, PowerSgdRound& round);
 
   PowerSgdOptions options_;
   SeedSequence seeds_;
   int64_t step_ = 0;
   std::map<size_t, at::Tensor> factors_;  // Q
+  std::map<size_t, at::Tensor> drawn_;    // Q as first drawn: in the place of columns that vanished
   std::map<size_t, at::Tensor> errors_;
 };
 

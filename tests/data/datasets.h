@@ -3,7 +3,6 @@
 #pragma once
 
 #include <drivetrain/data.h>
-#include <torch/torch.h>
 
 #include <cstdint>
 #include <optional>

@@ -4,9 +4,10 @@
 
 usage: power_sgd.py > ../parallel/power_sgd_golden.h
 
-Each case is one matrix parameter W (6, 5) and one vector b (5): the gradient of rank r in step s is
+Each case is one matrix parameter W (8, 6) and one vector b (6): the gradient of rank r in step s is
 G(r, s)[i][j] = sin(1 + i + 7 j + 3 r + 5 s) and g(r, s)[j] = cos(j + r + 2 s), so that a test can
-make the same ones. Printed: the gradients of W and b after the hook, step by step.
+make the same ones. Printed: the gradients of W and b after the hook, from the third step on, the first
+that is compressed.
 """
 
 import os
@@ -18,7 +19,7 @@ import torch.multiprocessing as mp
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 STEPS = 5
-COMMON = {"start_powerSGD_iter": 2, "min_compression_rate": 0.5}
+COMMON = {"start_powerSGD_iter": 2, "min_compression_rate": 1}
 CASES = {
     "kRankOne": (powerSGD_hook.powerSGD_hook, {"matrix_approximation_rank": 1}),
     "kRankTwo": (powerSGD_hook.powerSGD_hook, {"matrix_approximation_rank": 2, "random_seed": 42}),
@@ -41,8 +42,8 @@ powerSGD_hook._orthogonalize = orthogonalize
 
 
 def gradients(rank, step):
-    i = torch.arange(6, dtype=torch.float64).unsqueeze(1)
-    j = torch.arange(5, dtype=torch.float64)
+    i = torch.arange(8, dtype=torch.float64).unsqueeze(1)
+    j = torch.arange(6, dtype=torch.float64)
     matrix = torch.sin(1 + i + 7 * j + 3 * rank + 5 * step)
     return matrix.float(), torch.cos(j + rank + 2 * step).float()
 
@@ -50,8 +51,8 @@ def gradients(rank, step):
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.w = torch.nn.Parameter(torch.zeros(6, 5))
-        self.b = torch.nn.Parameter(torch.zeros(5))
+        self.w = torch.nn.Parameter(torch.zeros(8, 6))
+        self.b = torch.nn.Parameter(torch.zeros(6))
 
     def forward(self, matrix, vector):
         return (self.w * matrix).sum() + (self.b * vector).sum()
@@ -68,6 +69,8 @@ def run(rank, path):
         for step in range(STEPS):
             model.zero_grad()
             model(*gradients(rank, step)).backward()
+            if step < 2:
+                continue
             values += model.module.w.grad.flatten().tolist() + model.module.b.grad.tolist()
         rows = [", ".join(f"{v:.9g}" for v in values[k:k + 7]) for k in range(0, len(values), 7)]
         lines.append(f"constexpr double {name}[] = {{\n    " + ",\n    ".join(rows) + "};\n")

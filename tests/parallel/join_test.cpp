@@ -67,8 +67,8 @@ TEST_P(Joined, RanksTrainToTheEndOfTheLongest) {
       }
     });
     EXPECT_FALSE(sync.is_joined());
-    expect_close({w, v}, {torch::full({3}, expected_after(test)),
-                          torch::full({2}, expected_after(test))});
+    expect_close({w, v},
+                 {torch::full({3}, expected_after(test)), torch::full({2}, expected_after(test))});
     // The scope leaves nothing behind.
     sgd.zero_grad();
     w.sum().backward();
@@ -79,7 +79,8 @@ TEST_P(Joined, RanksTrainToTheEndOfTheLongest) {
 
 TEST(Join, AnswersBuffersAndAccumulation) {
   const auto values = on_ranks(3, [](World world) {
-    Synced<Sequential> net(world, seeded(4, [] { return Sequential(Linear(4, 2), BatchNorm1d(2)); }));
+    Synced<Sequential> net(world,
+                           seeded(4, [] { return Sequential(Linear(4, 2), BatchNorm1d(2)); }));
     torch::optim::SGD sgd(net.model->parameters(), 0.1);
     GradientSync* models[] = {&net.sync};
     join_uneven_inputs(world, models, {}, [&] {
@@ -142,8 +143,7 @@ TEST(Join, ScopesOfOneModelDoNotNest) {
     Synced<Linear> net(world, Linear(4, 2));
     GradientSync* models[] = {&net.sync};
     const auto nested = [&] {
-      join_uneven_inputs(world, models, {},
-                         [&] { join_uneven_inputs(world, models, {}, [] {}); });
+      join_uneven_inputs(world, models, {}, [&] { join_uneven_inputs(world, models, {}, [] {}); });
     };
     EXPECT_ERROR(nested(), ConfigError, "a scope of uneven inputs is open for this model");
     EXPECT_FALSE(net.sync.is_joined());

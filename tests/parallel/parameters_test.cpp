@@ -184,11 +184,11 @@ TEST(Tied, ParametersHaveOneSlotAndOneGradient) {
 TEST(Shapes, OfEveryKindAreReduced) {
   run_ranks(3, [](World world) {
     const auto parameters = leaves({
-        torch::ones({}),                                                  // 0-dim
-        torch::ones({0, 3}),                                              // empty
-        torch::ones({2, 3}).t(),                                          // transposed
+        torch::ones({}),          // 0-dim
+        torch::ones({0, 3}),      // empty
+        torch::ones({2, 3}).t(),  // transposed
         torch::ones({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast),
-        torch::ones({3, 4}).slice(1, 0, 2),                               // with gaps
+        torch::ones({3, 4}).slice(1, 0, 2),  // with gaps
         torch::ones({1, 3, 1}),
     });
     GradientSync sync(world, parameters, {});
@@ -267,8 +267,23 @@ TEST(Types, ConvertingAPreparedModelIsRefused) {
     Linear model(4, 2);
     GradientSync sync(world, named_parameters(*model), {});
     model->to(at::kDouble);
-    const auto loss = model->forward(torch::ones({1, 4}, at::kDouble)).sum();
-    EXPECT_ERROR(loss.backward(), ConfigError, "is Double on cpu; allowed: Float on cpu");
+    EXPECT_ERROR(sync.before_forward(true), ConfigError,
+                 "is Double on cpu; allowed: Float on cpu, as when its model was prepared");
+    // LibTorch drops the hooks of a parameter that is converted, there and back too.
+    model->to(at::kFloat);
+    sync.before_forward(true);
+    (model->forward(torch::ones({1, 4})) * (world.rank() + 1)).sum().backward();
+    EXPECT_TRUE(model->weight.grad().equal(torch::full({2, 4}, 1.5)));
+  });
+}
+
+TEST(Types, GradientsOfAnotherAreRefused) {
+  run_ranks(2, [](World world) {
+    Linear model(4, 2);
+    GradientSync sync(world, named_parameters(*model), {});
+    model->weight.mutable_grad() = torch::ones({2, 4}, at::kDouble);
+    EXPECT_ERROR(model->bias.sum().backward(), ConfigError,
+                 "the gradient of \"weight\" is Double on cpu; allowed: Float on cpu");
   });
 }
 

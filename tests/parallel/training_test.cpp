@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two oracles of data parallelism: one process that trains on the whole batch, and c10d::Reducer.
+// The two oracles of data parallelism: one process that trains on the whole batch, and
+// c10d::Reducer.
 #include <torch/torch.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>

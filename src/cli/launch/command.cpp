@@ -47,9 +47,10 @@ FoundProgram find_program(const std::string& name) {
   if (kind_of("./" + name) == Kind::executable) problem.problem += str("; try ./", name);
   for (const std::string& folder :
        core::split(core::environment("PATH").value_or("/usr/local/bin:/usr/bin:/bin"), ':')) {
-    const FoundProgram here = take((folder.empty() ? "." : folder) + "/" + name);
+    const FoundProgram here = take(str(folder.empty() ? "." : folder, "/", name));
     if (!here.path.empty()) return here;
-    if (here.exit_code == 126 && kind_of(folder + "/" + name) == Kind::unreadable) problem = here;
+    if (here.exit_code == 126 && kind_of(str(folder, "/", name)) == Kind::unreadable)
+      problem = here;
   }
   return problem;
 }

@@ -46,6 +46,7 @@ std::vector<Core> group_by_core(const std::vector<int>& cpus) {
     cores[{package, read_number(folder + "core_id", cpu)}].push_back(cpu);
   }
   std::vector<Core> out;
+  out.reserve(cores.size());
   for (auto& [place, core] : cores) out.push_back(std::move(core));
   return out;
 }

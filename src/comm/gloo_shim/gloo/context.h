@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ProcessGroupGloo.hpp needs of gloo: LibTorch's wheel ships c10d's headers and gloo's code,
 // but not gloo's headers. Only declarations of what is never constructed, or only called through
-// exported functions, by this library; cmake/GlooShim.cmake checks that they fit the LibTorch found.
+// exported functions, by this library; cmake/GlooShim.cmake checks that they fit the LibTorch
+// found.
 #pragma once
 
 #include <chrono>
