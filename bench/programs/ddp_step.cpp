@@ -59,12 +59,11 @@ std::unique_ptr<c10d::Reducer> make_reducer(const std::vector<at::Tensor>& param
   const std::vector<bool> no_sparse(parameters.size(), false);
   const auto [buckets, limits] =
       c10d::compute_bucket_assignment_by_size(parameters, {kFirstBucket, kBucket}, no_sparse);
-  return std::make_unique<c10d::Reducer>(
-      parameters, std::vector<std::vector<size_t>>{buckets.rbegin(), buckets.rend()},
-      std::move(group), no_sparse, kBucket, /*find_unused_parameters=*/false,
-      /*gradient_as_bucket_view=*/true, std::unordered_map<size_t, std::string>{}, kFirstBucket,
-      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-      std::vector<c10::ScalarType>{});
+  return std::unique_ptr<c10d::Reducer>(new c10d::Reducer(
+      parameters, {buckets.rbegin(), buckets.rend()}, std::move(group), no_sparse, kBucket,
+      /*find_unused_parameters=*/false, /*gradient_as_bucket_view=*/true, /*param_names=*/{},
+      kFirstBucket, /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      /*bucket_bytes_cap_list=*/{}));
 }
 
 void run(const Size& size) {
