@@ -20,12 +20,13 @@
 namespace drivetrain {
 namespace {
 
-// The gradients that exist; a tied parameter's once.
+// The gradients that have elements (the maximum of none has no value); a tied parameter's once.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   std::unordered_set<const void*> seen;
   for (const at::Tensor& parameter : parameters)
-    if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second)
+    if (parameter.grad().defined() && parameter.grad().numel() > 0 &&
+        seen.insert(parameter.unsafeGetTensorImpl()).second)
       gradients.push_back(parameter.grad());
   return gradients;
 }
