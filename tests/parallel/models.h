@@ -25,11 +25,12 @@ inline NamedTensors named_buffers(const torch::nn::Module& model) {
   return named;
 }
 
+inline std::mutex generator_mutex;
+
 // make() with the seed set; one thread at a time, as all share one generator.
 template <class Make>
 auto seeded(uint64_t seed, Make make) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(generator_mutex);
   torch::manual_seed(seed);
   return make();
 }
