@@ -135,7 +135,7 @@ c10d::TCPStoreOptions store_options(const ProcessFacts& facts, const Config& con
     throw ConfigError(str("DRIVETRAIN_STORE_FD listens on port ", port, ", but MASTER_PORT is ",
                           facts.main_port, "; allowed: the same port; unset DRIVETRAIN_STORE_FD"));
   ::fcntl(*facts.store_fd, F_SETFD, FD_CLOEXEC);
-  options.masterListenFd = *facts.store_fd;
+  options.masterListenFd = facts.store_fd;
   return options;
 }
 

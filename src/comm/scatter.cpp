@@ -77,7 +77,7 @@ at::Tensor serialize_all(const std::vector<Tensors>& parts) {
       at::zeros({static_cast<int64_t>(parts.size()), static_cast<int64_t>(longest)}, at::kByte);
   char* next = static_cast<char*>(rows.mutable_data_ptr());
   for (const std::string& message : messages) {
-    std::memcpy(next, message.data(), message.size());
+    std::copy(message.begin(), message.end(), next);
     next += longest;
   }
   return rows;

@@ -20,7 +20,7 @@ void require(bool is_so, const std::string& message) {
 
 // The launcher nearest to the program: hand-set or torchrun's variables, then MPI's, then Slurm's.
 std::optional<Said> who_said() {
-  const auto torchrun = config::said_by_torchrun();
+  auto torchrun = config::said_by_torchrun();
   auto other = config::said_by_openmpi();
   if (!other) other = config::said_by_pmi();
   if (!other) other = config::said_by_slurm();

@@ -8,7 +8,7 @@ namespace drivetrain::data {
 
 bool can_pin() {
   const auto type = at::getAccelerator(/*checked=*/false);
-  return type && at::globalContext().getAcceleratorHooksInterface(*type).isAvailable();
+  return type && at::globalContext().getAcceleratorHooksInterface(type).isAvailable();
 }
 
 at::Tensor pinned(const at::Tensor& tensor) {

@@ -150,7 +150,7 @@ class StreamPlan {
 
 }  // namespace
 
-std::function<Task()> map_plan(ReadingPtr reading) {
+std::function<Task()> map_plan(const ReadingPtr& reading) {
   const int64_t num_rounds = reading->shard.num_batches(reading->first_rank);
   return [reading, num_rounds, k = int64_t{0}]() mutable -> Task {
     if (k >= num_rounds) return {};

@@ -48,7 +48,7 @@ struct Reading {
 };
 
 // The tasks of a pass in order, each giving a Round; an empty task ends them.
-std::function<Task()> map_plan(std::shared_ptr<const Reading> reading);
+std::function<Task()> map_plan(const std::shared_ptr<const Reading>& reading);
 std::function<Task()> stream_plan(std::shared_ptr<const Reading> reading);
 
 }  // namespace drivetrain::data

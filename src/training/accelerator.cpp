@@ -7,18 +7,15 @@
 #include <drivetrain/hardware.h>
 #include <torch/nn/module.h>
 
-#include <stdexcept>
-
-#include "core/rank_label.h"
 #include "core/text.h"
 #include "parallel/gradient_sync.h"
+#include "training/refuse.h"
 
 namespace drivetrain {
-namespace {
 
-[[noreturn]] void refuse(std::string_view message) {
-  throw std::invalid_argument(core::str(core::rank_label(), "training: ", message));
-}
+using training::refuse;
+
+namespace {
 
 std::shared_ptr<BaseAccelerator> choose_hardware(const Config& config) {
   if (config.cpu) {
@@ -173,7 +170,7 @@ at::Tensor Accelerator::split_between_processes(const at::Tensor& inputs,
                                                 bool apply_padding) const {
   if (inputs.dim() == 0) refuse("a 0-dim tensor cannot be split; allowed: 1 dimension or more");
   const Share share = share_of(inputs.size(0), apply_padding);
-  const at::Tensor mine = inputs.slice(0, share.begin, share.end);
+  at::Tensor mine = inputs.slice(0, share.begin, share.end);
   if (share.padding == 0) return mine;
   auto sizes = inputs.sizes().vec();
   sizes[0] = share.padding;

@@ -16,8 +16,12 @@
 
 #include "core/rank_label.h"
 #include "core/text.h"
+#include "training/refuse.h"
 
 namespace drivetrain {
+
+using training::refuse;
+
 namespace {
 
 // The gradients that have elements (the maximum of none has no value); a tied parameter's once.
@@ -29,10 +33,6 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
         seen.insert(parameter.unsafeGetTensorImpl()).second)
       gradients.push_back(parameter.grad());
   return gradients;
-}
-
-[[noreturn]] void refuse(std::string_view message) {
-  throw std::invalid_argument(core::str(core::rank_label(), "training: ", message));
 }
 
 at::Tensor total_norm(const std::vector<at::Tensor>& gradients, double norm_type) {
