@@ -20,17 +20,21 @@ constexpr double kMean = 0.1307, kDeviation = 0.3081;
 void parse_line(const std::string& path, size_t number, const char* text,
                 std::vector<float>& pixels, std::vector<int64_t>& labels) {
   const char* end = text + std::char_traits<char>::length(text);
+  const auto fail = [&] {
+    throw std::runtime_error(
+        path + ", line " + std::to_string(number) +
+        ": expected 784 numbers from 0 to 255 and a digit, with commas between");
+  };
   const auto next = [&] {
     int value = -1;
     const auto [stop, error] = std::from_chars(text, end, value);
-    if (error != std::errc() || value < 0 || value > 255)
-      throw std::runtime_error(path + ", line " + std::to_string(number) +
-                               ": expected 785 numbers from 0 to 255 with commas between");
+    if (error != std::errc() || value < 0 || value > 255) fail();
     text = stop < end && *stop == ',' ? stop + 1 : stop;
     return value;
   };
   for (int i = 0; i < kPixels; ++i) pixels.push_back(static_cast<float>(next()) / 255);
   labels.push_back(next());
+  if (labels.back() > 9 || (text != end && *text != '\n')) fail();
 }
 
 }  // namespace

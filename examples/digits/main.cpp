@@ -83,7 +83,7 @@ void train(const std::string& path) {
                     " on 1000 digits, ",
                     static_cast<int64_t>(kEpochs * static_cast<double>(samples) / seconds.count()),
                     " samples/s");
-  if (held_out < 0.96) throw std::runtime_error("held-out accuracy is below 0.96");
+  if (!(held_out >= 0.96)) throw std::runtime_error("held-out accuracy is below 0.96");
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ class Accelerator {
   // torch::jit::Module) moves to device(), gets rank 0's parameters and buffers, and has its
   // gradients averaged over the ranks while backward runs. Parameters keep their identity: an
   // optimizer may be made before or after. Collective.
-  // Throws CommError if the ranks' models differ, naming the parameter.
+  // Throws ConfigError if the ranks' models differ, naming the parameter, or if a parameter belongs
+  // to a model that is prepared already (its gradient would be averaged twice).
   template <ModuleHolder M>
   Prepared<M> prepare(M model);
   template <std::derived_from<torch::nn::Module> Impl>
@@ -117,7 +118,8 @@ class Accelerator {
   }
 
   // loss.backward(); gradients are averaged over the ranks when it returns. Collective, unless
-  // within no_sync.
+  // within no_sync. A rank whose loss does not reach the model counts as zero if it has run
+  // forward.
   void backward(const at::Tensor& loss);
 
   // Within the scope, backward passes of `model` add up gradients on this rank alone; the first
@@ -162,8 +164,8 @@ class Accelerator {
 
   // As gather, for outputs of the current batch of a prepared loader: rows that only pad the last
   // batches are left out, so that over an epoch each sample counts once, in the loader's order.
-  // Throws std::invalid_argument outside a pass, and for tensors without one row a sample; for a
-  // mean over samples, there is mean_over_samples. Collective. Blocks.
+  // Throws std::invalid_argument outside a pass, and for tensors with fewer rows than samples; for
+  // a mean over samples, there is mean_over_samples. Collective. Blocks.
   template <class T>
   T gather_for_metrics(T value) const {
     const int64_t real_size = rows_of_batch();
@@ -299,7 +301,13 @@ class Accelerator {
   std::shared_ptr<BaseAccelerator> hardware_;
   at::Device device_;
   DistributedDataParallelOptions ddp_;
-  std::vector<std::weak_ptr<parallel::GradientSync>> models_;
+  // The models prepared, for as long as they live.
+  struct Adopted {
+    std::weak_ptr<parallel::GradientSync> sync;
+    std::vector<const void*> parameters;
+  };
+  void refuse_second_preparation(const Named& parameters) const;
+  std::vector<Adopted> models_;
   std::vector<std::weak_ptr<const DataLoaderStatus>> loaders_;
   bool is_triggered_ = false;
 };

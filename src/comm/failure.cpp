@@ -72,7 +72,8 @@ std::string message_of_current_exception() {
 
 }  // namespace
 
-void write_error_file(int rank, std::string_view message, std::string_view collective) noexcept {
+void write_error_file(int rank, std::string_view message, std::string_view collective,
+                      bool blames_peer) noexcept {
   try {
     const auto path = core::environment("DRIVETRAIN_ERROR_FILE");
     if (!path) return;
@@ -83,7 +84,7 @@ void write_error_file(int rank, std::string_view message, std::string_view colle
       file << "{\"rank\": " << rank << ", \"message\": " << json_string(message)
            << ", \"collective\": " << json_string(collective)
            << ", \"time\": " << std::chrono::duration_cast<std::chrono::seconds>(now).count()
-           << "}\n";
+           << (blames_peer ? ", \"peer\": true" : "") << "}\n";
       if (!file.flush()) return;
     }
     std::rename(unfinished.c_str(), path->c_str());

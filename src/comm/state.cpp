@@ -158,7 +158,8 @@ void State::await_slowly(const std::function<bool(Milliseconds)>& is_done, const
     connections_.watch->refresh(kPatience);
     give_up_for_a_reason(record, broken);
     if (!broken.empty() && Clock::now() - broken_since > kExplanation)
-      raise(str(describe(record), " failed: ", broken, "; ", connections_.watch->report()));
+      raise(str(describe(record), " failed: ", broken, "; ", connections_.watch->report()),
+            /*blames_peer=*/true);
     if (Clock::now() >= deadline && broken.empty()) raise_timeout(record);
     if (!broken.empty())
       std::this_thread::sleep_for(kLook);
@@ -173,7 +174,7 @@ void State::give_up_for_a_reason(const Record& record, const std::string& broken
   const std::string message =
       str(describe(record), " cannot complete: ", *verdict, "; ", connections_.watch->report(),
           "; all ranks must stay until the end: look at the first failure");
-  end(message, Ending::stopped, *verdict);
+  end(message, Ending::stopped, *verdict, /*blames_peer=*/true);
   throw CommError(message);
 }
 
@@ -207,13 +208,14 @@ void State::agree(const std::string& signature, const Record& record) {
               "; allowed: the same call on every rank, with equal shapes and types"));
 }
 
-void State::end(const std::string& message, Ending ending, const std::string& reason) {
+void State::end(const std::string& message, Ending ending, const std::string& reason,
+                bool blames_peer) {
   {
     std::lock_guard lock(mutex_);
     if (!failure_.empty()) return;
     failure_ = message.empty() ? "no reason given" : message;
   }
-  write_error_file(facts_.rank, message, position().text);
+  write_error_file(facts_.rank, message, position().text, blames_peer);
   // First the word, then the broken connections that make the others look for it.
   if (connections_.watch) connections_.watch->end(ending, reason);
   if (connections_.transport) connections_.transport->abort();
@@ -228,8 +230,8 @@ void State::fail_and_linger(std::string_view reason) {
   if (connections_.serves_store) linger();
 }
 
-void State::raise(const std::string& message) {
-  end(message, Ending::failed, message);
+void State::raise(const std::string& message, bool blames_peer) {
+  end(message, Ending::failed, message, blames_peer);
   throw CommError(message);
 }
 

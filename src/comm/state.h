@@ -61,8 +61,8 @@ class State {
   // As fail, before the process ends: if it serves the store, gives the others time to read it.
   void fail_and_linger(std::string_view reason);
 
-  // Fails with the message and throws it as CommError.
-  [[noreturn]] void raise(const std::string& message);
+  // Fails with the message and throws it as CommError. blames_peer: it is another rank's doing.
+  [[noreturn]] void raise(const std::string& message, bool blames_peer = false);
 
   // Throws std::invalid_argument unless root is a rank.
   void require_root(const char* name, int root) const;
@@ -75,7 +75,8 @@ class State {
   void await_slowly(const std::function<bool(Milliseconds)>& is_done, const Record& record);
   void give_up_for_a_reason(const Record& record, const std::string& broken);
   [[noreturn]] void raise_timeout(const Record& record);
-  void end(const std::string& message, Ending ending, const std::string& reason);
+  void end(const std::string& message, Ending ending, const std::string& reason,
+           bool blames_peer = false);
   void agree(const std::string& signature, const Record& record);
   void leave();
   void linger();

@@ -215,8 +215,12 @@ std::optional<std::string> Watch::verdict(uint64_t number, bool connection_broke
   // Only then what another rank gave as its reason to stop.
   if (const auto stopped = shared_->find([](const Peer& p) { return p.ending == Ending::stopped; }))
     return shared_->peers[*stopped].reason;
-  if (const auto left = shared_->find(
-          [&](const Peer& p) { return p.ending == Ending::left && p.position.number < number; }))
+  // One that left after this very collective has done its part; what it sent arrives soon or never.
+  if (const auto left = shared_->find([&](const Peer& p) {
+        return p.ending == Ending::left &&
+               (p.position.number < number ||
+                (p.position.number == number && shared_->silence_of(p) > 2 * kSilent));
+      }))
     return core::str(rank_name(*left), " has left the world after ",
                      shared_->peers[*left].position.number, " collectives");
   return std::nullopt;

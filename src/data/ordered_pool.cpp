@@ -2,7 +2,9 @@
 #include "data/ordered_pool.h"
 
 #include <drivetrain/dataset.h>
+#include <drivetrain/error.h>
 
+#include <system_error>
 #include <utility>
 
 #include "core/rank_label.h"
@@ -19,11 +21,21 @@ OrderedPool::OrderedPool(const Options& options, std::function<Task()> plan)
     shared_->slots.back()->reading.stopped = &shared_->stopped_reading;
   }
   const at::ThreadLocalState state;
-  for (int i = 0; i < options.num_workers; ++i)
-    threads_.emplace_back([shared = shared_, i, state] { work(shared, i, state); });
+  try {
+    for (int i = 0; i < options.num_workers; ++i)
+      threads_.emplace_back([shared = shared_, i, state] { work(shared, i, state); });
+  } catch (const std::system_error& error) {
+    const size_t num_started = threads_.size();
+    stop();
+    throw ConfigError(core::str("num_workers is ", options.num_workers,
+                                ", but the system started only ", num_started, " threads (",
+                                error.what(), "); allowed: what it can start; lower num_workers"));
+  }
 }
 
-OrderedPool::~OrderedPool() {
+OrderedPool::~OrderedPool() { stop(); }
+
+void OrderedPool::stop() {
   {
     std::lock_guard lock(shared_->mutex);
     shared_->stopped = true;

@@ -38,7 +38,8 @@ class OrderedPool {
     int world_size = 1;
   };
 
-  // Starts the threads, which inherit the caller's LibTorch thread-local state.
+  // Starts the threads, which inherit the caller's LibTorch thread-local state. Throws ConfigError
+  // if the system cannot start that many.
   OrderedPool(const Options& options, std::function<Task()> plan);
 
   // Blocks until every thread has finished the sample that it is reading, but for threads that
@@ -53,6 +54,8 @@ class OrderedPool {
   Result next();
 
  private:
+  void stop();
+
   struct Slot {
     std::atomic<bool> finished = false;
     std::atomic<int64_t> ticket = -1;

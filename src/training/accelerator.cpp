@@ -7,6 +7,8 @@
 #include <drivetrain/hardware.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+
 #include "core/text.h"
 #include "parallel/gradient_sync.h"
 #include "training/refuse.h"
@@ -83,11 +85,24 @@ detail::ForwardScope Accelerator::adopt(torch::nn::Module& module) {
 }
 
 detail::ForwardScope Accelerator::adopt(const Named& parameters, const Named& buffers) {
-  std::erase_if(models_, [](const auto& model) { return model.expired(); });
+  std::erase_if(models_, [](const auto& model) { return model.sync.expired(); });
+  refuse_second_preparation(parameters);
   if (!use_distributed()) return detail::ForwardScope(nullptr);
   auto sync = std::make_shared<parallel::GradientSync>(world_, parameters, buffers, ddp_);
-  models_.push_back(sync);
+  Adopted adopted{sync, {}};
+  for (const auto& [name, parameter] : parameters)
+    adopted.parameters.push_back(parameter.unsafeGetTensorImpl());
+  models_.push_back(std::move(adopted));
   return detail::ForwardScope(std::move(sync));
+}
+
+void Accelerator::refuse_second_preparation(const Named& parameters) const {
+  for (const auto& [name, parameter] : parameters)
+    for (const Adopted& other : models_)
+      if (std::ranges::count(other.parameters, parameter.unsafeGetTensorImpl()) > 0)
+        throw ConfigError(core::str("parameter ", name, " belongs to a model that is prepared ",
+                                    "already, so its gradient would be averaged twice; allowed: ",
+                                    "one prepare() a model; use the stand-in that it returned"));
 }
 
 void Accelerator::backward(const at::Tensor& loss) {
@@ -103,7 +118,7 @@ void Accelerator::backward(const at::Tensor& loss) {
   // With one model it is certain which one this was; a rank whose loss reaches no parameter of it
   // must still take part in the average.
   if (models_.size() == 1)
-    if (const auto model = models_[0].lock()) model->after_backward();
+    if (const auto model = models_[0].sync.lock()) model->after_backward();
 }
 
 void Accelerator::join(const std::function<void()>& body, const JoinOptions& options,

@@ -125,6 +125,18 @@ TEST(Prepare, SeveralAtOnceInAnyOrder) {
   EXPECT_EQ(count, 3);
 }
 
+TEST(Prepare, RefusesAModelThatIsPreparedAlready) {
+  run_ranks(2, [](const World& world) {
+    Accelerator accelerator(on(world));
+    SmallNet plain(4);
+    auto model = accelerator.prepare(plain);
+    EXPECT_ERROR(accelerator.prepare(accelerator.unwrap_model(model)), ConfigError,
+                 "parameter first.weight belongs to a model that is prepared already");
+    accelerator.free_memory(model);
+    EXPECT_NO_THROW(accelerator.prepare(plain));
+  });
+}
+
 TEST(Prepare, UnwrapGivesTheModelAsItWas) {
   Accelerator accelerator;
   SmallNet plain(4);
