@@ -318,8 +318,11 @@ class StreamSource final : public CollatingSource<SampleOf<D>, BatchOf<D, Collat
   std::vector<S> waiting_;  // the last one is next
 };
 
+[[noreturn]] void refuse_null_dataset();
+
 template <class D, class Collate>
 std::shared_ptr<Source> make_source(std::shared_ptr<D> dataset, Collate collate, bool shared) {
+  if (!dataset) refuse_null_dataset();
   if constexpr (Stream<D>)
     return std::make_shared<StreamSource<D, Collate>>(std::move(dataset), std::move(collate));
   else

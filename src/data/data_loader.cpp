@@ -74,6 +74,15 @@ std::shared_ptr<data::Pass> DataLoaderBase::start_pass() const { return engine_-
 
 data::ErasedBatch DataLoaderBase::next_batch(data::Pass& pass) { return pass.next(); }
 
+namespace data {
+
+void refuse_null_dataset() {
+  throw ConfigError("data",
+                    "the dataset is a null pointer; allowed: one to a dataset; make it first");
+}
+
+}  // namespace data
+
 namespace detail {
 
 void refuse_torch_workers(size_t workers) {

@@ -15,6 +15,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+TEST(DataLoader, RefusesANullDataset) {
+  EXPECT_ERROR(DataLoader(std::shared_ptr<std::vector<at::Tensor>>()), ConfigError,
+               "the dataset is a null pointer");
+}
+
 TEST(DataLoader, ReadsALibTorchDatasetAsItsExample) {
   DataLoader loader(Pairs(5), {.batch_size = 2});
   static_assert(std::is_same_v<decltype(loader)::BatchType, torch::data::Example<>>);
