@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DBUILD=... -DCONSUMER=... -DSCRATCH=... -DTORCH_DIR=... -DLAUNCHER=... -P install_test.cmake
+# cmake -DBUILD=... -DCONSUMER=... -DSCRATCH=... -DTORCH_DIR=... -P install_test.cmake
 # Installs, moves the package elsewhere, and builds and runs an outside project against it.
 
 function(run)
@@ -14,8 +14,7 @@ file(REMOVE_RECURSE ${SCRATCH})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/first)
 file(RENAME ${SCRATCH}/first ${SCRATCH}/prefix)
 run(${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} -B ${SCRATCH}/build -DCMAKE_BUILD_TYPE=Debug
-  -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix -DTorch_DIR=${TORCH_DIR}
-  "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
+  -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix -DTorch_DIR=${TORCH_DIR})
 run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
 run(${SCRATCH}/prefix/bin/drivetrain launch --cpu --num-processes 2 ${SCRATCH}/build/consumer)
 if(NOT output MATCHES "processes 2")
