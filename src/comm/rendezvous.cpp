@@ -75,26 +75,39 @@ void announce(const StorePtr& store, const ProcessFacts& facts) {
                       "MASTER_ADDR and MASTER_PORT"));
 }
 
-void call_roll(const MeetingPlace& place, const ProcessFacts& facts, const Config& config) {
+std::vector<std::string> keys_of_ranks(std::string_view prefix, int world_size) {
   std::vector<std::string> keys;
-  for (int r = 0; r < facts.world_size; ++r) keys.push_back(str("present/", r));
-  const auto deadline = Clock::now() + config.timeout;
-  for (Milliseconds pause = 1ms; !place.store->check(keys); pause = std::min(pause * 2, 50ms)) {
-    if (place.store->check({"refused"})) throw CommError(text_at(place.store, "refused"));
-    if (Clock::now() >= deadline) raise_missing(place, keys, config);
+  for (int r = 0; r < world_size; ++r) keys.push_back(str(prefix, r));
+  return keys;
+}
+
+// Looks ever less often until all keys are there; false if the limit passes. `between` may throw.
+template <class Between>
+bool wait_for_keys(const StorePtr& store, const std::vector<std::string>& keys, Milliseconds limit,
+                   const Between& between) {
+  const auto deadline = Clock::now() + limit;
+  for (Milliseconds pause = 1ms; !store->check(keys); pause = std::min(pause * 2, 50ms)) {
+    between();
+    if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(pause);
   }
+  return true;
+}
+
+void call_roll(const MeetingPlace& place, const ProcessFacts& facts, const Config& config) {
+  const auto keys = keys_of_ranks("present/", facts.world_size);
+  const auto look_for_a_refusal = [&] {
+    if (place.store->check({"refused"})) throw CommError(text_at(place.store, "refused"));
+  };
+  if (!wait_for_keys(place.store, keys, config.timeout, look_for_a_refusal))
+    raise_missing(place, keys, config);
 }
 
 // What became of an attempt on all ranks: "" if all are connected, else the first error.
 std::string outcome_of_attempt(const StorePtr& store, int world_size, Milliseconds limit) {
-  std::vector<std::string> keys;
-  for (int r = 0; r < world_size; ++r) keys.push_back(str("outcome/", r));
-  const auto deadline = Clock::now() + limit;
-  for (Milliseconds pause = 1ms; !store->check(keys); pause = std::min(pause * 2, 50ms)) {
-    if (Clock::now() >= deadline) return "a rank did not say whether it is connected";
-    std::this_thread::sleep_for(pause);
-  }
+  const auto keys = keys_of_ranks("outcome/", world_size);
+  if (!wait_for_keys(store, keys, limit, [] {}))
+    return "a rank did not say whether it is connected";
   for (const std::string& key : keys)
     if (const std::string said = text_at(store, key); said != "connected") return said;
   return "";
