@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The four errors that Drivetrain throws. Every message has one shape:
+// The errors that Drivetrain throws (dataset.h adds SampleError). Every message has one shape:
 //
 //   [rank 3/8] room: what happened, with the value; what is allowed; what to do
 //

@@ -65,6 +65,8 @@ struct PowerSgdOptions {
   bool warm_start = true;                 // start from the last step's factors, else at random
   double orthogonalization_epsilon = 0;   // >= 0; added to the norms of columns
   uint32_t seed = 0;                      // of the random factors; the same on all ranks
+
+  bool operator==(const PowerSgdOptions&) const = default;
 };
 
 // Throws ConfigError, where it is used, if a value is out of its range or an option is given to

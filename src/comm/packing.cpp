@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 
+#include "core/invalid_argument.h"
 #include "core/text.h"
 
 namespace drivetrain::comm {
@@ -31,8 +31,8 @@ namespace {
 int64_t row_length(const at::Tensor& tensor) {
   if (!tensor.defined()) return 0;
   if (tensor.layout() != at::kStrided)
-    throw std::invalid_argument(core::str("a collective on a tensor of layout ", tensor.layout(),
-                                          "; allowed: strided; pass tensor.to_dense()"));
+    core::refuse("comm", core::str("a collective on a tensor of layout ", tensor.layout(),
+                                   "; allowed: strided; pass tensor.to_dense()"));
   int64_t length = static_cast<int64_t>(tensor.element_size());
   for (int64_t d = 1; d < tensor.dim(); ++d) length *= tensor.size(d);
   return length;

@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <stdexcept>
 
 #include "comm/record.h"
+#include "core/invalid_argument.h"
 #include "core/text.h"
 
 namespace drivetrain::comm {
@@ -35,8 +35,8 @@ bool is_among(std::span<const at::ScalarType> types, at::ScalarType dtype) {
 
 void require_reducible(const char* name, at::ScalarType dtype, ReduceOp op) {
   const auto refuse = [&](const char* allowed) {
-    throw std::invalid_argument(core::str(name, ": the ", op_name(op), " of ", dtype_name(dtype),
-                                          " is not defined; allowed: ", allowed));
+    core::refuse("comm", core::str(name, ": the ", op_name(op), " of ", dtype_name(dtype),
+                                   " is not defined; allowed: ", allowed));
   };
   const bool is_order = op == ReduceOp::max || op == ReduceOp::min;
   if (!is_among(kReducible, dtype) && !is_among(kConverted, dtype))

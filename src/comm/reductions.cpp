@@ -9,11 +9,11 @@
 
 #include <functional>
 #include <map>
-#include <stdexcept>
 
 #include "comm/packing.h"
 #include "comm/reduction.h"
 #include "comm/state.h"
+#include "core/invalid_argument.h"
 #include "core/text.h"
 
 namespace drivetrain::comm {
@@ -114,9 +114,9 @@ Tensors reduce_scatter(const World& world, const Tensors& tensors, ReduceOp op,
   const int size = world.world_size();
   for (const at::Tensor& tensor : tensors)
     if (tensor.defined() && (tensor.dim() == 0 || tensor.size(0) % size != 0))
-      throw std::invalid_argument(
-          core::str("reduce_scatter of a tensor of shape ", tensor.sizes(), " over ", size,
-                    " ranks; allowed: a dim 0 that is a multiple of ", size, "; pad it"));
+      core::refuse("comm",
+                   core::str("reduce_scatter of a tensor of shape ", tensor.sizes(), " over ", size,
+                             " ranks; allowed: a dim 0 that is a multiple of ", size, "; pad it"));
   if (size == 1) return tensors;
   const Record record =
       state.begin({.name = "reduce_scatter", .op = comm::op_name(op)}, tensors, options);

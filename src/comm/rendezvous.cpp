@@ -8,13 +8,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "comm/address.h"
+#include "comm/connect.h"
 #include "comm/gloo.h"
+#include "comm/sigpipe.h"
 #include "comm/state.h"
+#include "comm/store_keys.h"
 #include "core/rank_label.h"
 #include "core/text.h"
 
@@ -26,22 +30,6 @@ using core::str;
 using namespace std::chrono_literals;
 
 namespace {
-
-// Ranks that are all present connect within moments, but Gloo now and then loses a connection while
-// it makes it, and waits for it to the end.
-constexpr Milliseconds kConnectLimit = 10'000ms;
-constexpr int kConnectAttempts = 3;
-
-using StorePtr = c10::intrusive_ptr<c10d::Store>;
-
-std::string text_at(const StorePtr& store, const std::string& key) {
-  const auto bytes = store->get(key);
-  return {bytes.begin(), bytes.end()};
-}
-
-void put(const StorePtr& store, const std::string& key, const std::string& text) {
-  store->set(key, std::vector<uint8_t>(text.begin(), text.end()));
-}
 
 // A refusal ends the meeting for all ranks that are still waiting.
 [[noreturn]] void refuse(const StorePtr& store, const std::string& message) {
@@ -75,25 +63,6 @@ void announce(const StorePtr& store, const ProcessFacts& facts) {
                       "MASTER_ADDR and MASTER_PORT"));
 }
 
-std::vector<std::string> keys_of_ranks(std::string_view prefix, int world_size) {
-  std::vector<std::string> keys;
-  for (int r = 0; r < world_size; ++r) keys.push_back(str(prefix, r));
-  return keys;
-}
-
-// Looks ever less often until all keys are there; false if the limit passes. `between` may throw.
-template <class Between>
-bool wait_for_keys(const StorePtr& store, const std::vector<std::string>& keys, Milliseconds limit,
-                   const Between& between) {
-  const auto deadline = Clock::now() + limit;
-  for (Milliseconds pause = 1ms; !store->check(keys); pause = std::min(pause * 2, 50ms)) {
-    between();
-    if (Clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(pause);
-  }
-  return true;
-}
-
 void call_roll(const MeetingPlace& place, const ProcessFacts& facts, const Config& config) {
   const auto keys = keys_of_ranks("present/", facts.world_size);
   const auto look_for_a_refusal = [&] {
@@ -101,43 +70,6 @@ void call_roll(const MeetingPlace& place, const ProcessFacts& facts, const Confi
   };
   if (!wait_for_keys(place.store, keys, config.timeout, look_for_a_refusal))
     raise_missing(place, keys, config);
-}
-
-// What became of an attempt on all ranks: "" if all are connected, else the first error.
-std::string outcome_of_attempt(const StorePtr& store, int world_size, Milliseconds limit) {
-  const auto keys = keys_of_ranks("outcome/", world_size);
-  if (!wait_for_keys(store, keys, limit, [] {}))
-    return "a rank did not say whether it is connected";
-  for (const std::string& key : keys)
-    if (const std::string said = text_at(store, key); said != "connected") return said;
-  return "";
-}
-
-// All ranks connect or all try again: each says how it went, under the attempt's own prefix.
-std::unique_ptr<Transport> connect_gloo(const MeetingPlace& place, const ProcessFacts& facts,
-                                        const Config& config) {
-  const std::string address =
-      own_address(facts.main_address, facts.main_port, facts.num_nodes == 1);
-  const Milliseconds limit = std::min(config.timeout, kConnectLimit);
-  for (int attempt = 1;; ++attempt) {
-    const StorePtr store =
-        c10::make_intrusive<c10d::PrefixStore>(str("gloo/", attempt), place.store);
-    std::unique_ptr<Transport> transport;
-    std::string outcome = "connected";
-    try {
-      transport = make_gloo(store, facts.rank, facts.world_size, address, limit);
-    } catch (const std::exception& error) {
-      outcome = core::split(error.what(), '\n').front();
-    }
-    put(store, str("outcome/", facts.rank), outcome);
-    const std::string failure = outcome_of_attempt(store, facts.world_size, 3 * limit);
-    if (failure.empty()) return transport;
-    if (attempt == kConnectAttempts)
-      throw CommError(str("rank ", facts.rank, " cannot connect to the others at ", place.name,
-                          " in ", kConnectAttempts, " attempts: ", failure,
-                          "; allowed: ranks that reach each other; look at the network, or name ",
-                          "an interface in GLOO_SOCKET_IFNAME"));
-  }
 }
 
 Connections connect(const MeetingPlace& place, const ProcessFacts& facts, const Config& config,
@@ -149,7 +81,12 @@ Connections connect(const MeetingPlace& place, const ProcessFacts& facts, const 
                                               place.name, [&state] { return state.position(); });
   announce(place.store, facts);
   call_roll(place, facts, config);
-  connections.transport = connect_gloo(place, facts, config);
+  const std::string address =
+      own_address(facts.main_address, facts.main_port, facts.num_nodes == 1);
+  connections.transport =
+      connect_all(place, facts, config.timeout, [&](const StorePtr& store, Milliseconds limit) {
+        return make_gloo(store, facts.rank, facts.world_size, address, limit);
+      });
   return connections;
 }
 
@@ -163,6 +100,7 @@ World join(const MeetingPlace& place, const ProcessFacts& facts, const Config& c
   core::set_rank_label(facts.rank, facts.world_size);
   const auto state = std::make_shared<State>(facts, config);
   if (facts.world_size == 1) return World(state);
+  const SigpipeBlocked no_sigpipe;
   try {
     state->connect(connect(place, facts, config, *state));
   } catch (const c10::Error& error) {
@@ -204,18 +142,37 @@ StorePtr serve(const ProcessFacts& facts, const Config& config) {
   return store->clone();
 }
 
+// LibTorch's client waits without a limit for the first answer of whoever listens at the port, and
+// only a store gives one. So it is made in a thread that is left behind if need be.
+StorePtr reach(const ProcessFacts& facts, const Config& config) {
+  const auto options = store_options(facts, config);
+  std::promise<StorePtr> promise;
+  std::future<StorePtr> reached = promise.get_future();
+  std::thread([promise = std::move(promise), address = facts.main_address, options]() mutable {
+    try {
+      promise.set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
+    } catch (...) {  // Thrown again where it is waited for.
+      promise.set_exception(std::current_exception());
+    }
+  }).detach();
+  if (reached.wait_for(options.timeout + 1s) == std::future_status::timeout)
+    throw CommError(str("rank ", facts.rank, " does not reach rank 0's store at ",
+                        facts.main_address, ":", facts.main_port,
+                        ": no store answers there within ", seconds(options.timeout),
+                        "; allowed: the port that rank 0 serves; look at whether rank 0 runs, or "
+                        "whether another program has the port: set MASTER_PORT to a free one"));
+  return reached.get();
+}
+
 MeetingPlace open_store(const ProcessFacts& facts, const Config& config) {
   const std::string where = str(facts.main_address, ":", facts.main_port);
+  const SigpipeBlocked no_sigpipe;
   MeetingPlace place;
   place.is_served_here = facts.rank == 0 && !facts.store_is_served;
   place.name =
       str(facts.store_is_served ? "the launcher's store at " : "rank 0's store at ", where);
   try {
-    if (place.is_served_here)
-      place.store = serve(facts, config);
-    else
-      place.store =
-          c10::make_intrusive<c10d::TCPStore>(facts.main_address, store_options(facts, config));
+    place.store = place.is_served_here ? serve(facts, config) : reach(facts, config);
   } catch (const c10::Error& error) {
     throw CommError(place.is_served_here
                         ? str("rank 0 cannot serve the store at port ", facts.main_port, ": ",

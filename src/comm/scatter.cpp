@@ -8,11 +8,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 
 #include "comm/packing.h"
 #include "comm/state.h"
+#include "core/invalid_argument.h"
 #include "core/text.h"
 
 namespace drivetrain::detail {
@@ -48,10 +48,10 @@ Tensors deserialize(const char* bytes, size_t num_tensors) {
   };
   const auto sent = static_cast<size_t>(next());
   if (sent != num_tensors)
-    throw std::invalid_argument(str("scatter: the root sent ", sent, " tensors and `like` has ",
-                                    num_tensors,
-                                    "; allowed: equal numbers; pass a `like` of a "
-                                    "part's form on every rank"));
+    core::refuse("comm",
+                 str("scatter: the root sent ", sent, " tensors and `like` has ", num_tensors,
+                     "; allowed: equal numbers; pass a `like` of a "
+                     "part's form on every rank"));
   Tensors like;
   for (size_t i = 0; i < num_tensors; ++i) {
     const int64_t dtype = next();
@@ -85,13 +85,13 @@ at::Tensor serialize_all(const std::vector<Tensors>& parts) {
 
 void require_parts(const World& world, const std::vector<Tensors>& parts, size_t num_tensors) {
   if (parts.size() != static_cast<size_t>(world.world_size()))
-    throw std::invalid_argument(str("scatter of ", parts.size(), " parts over ", world.world_size(),
-                                    " ranks; allowed: one part a rank"));
+    core::refuse("comm", str("scatter of ", parts.size(), " parts over ", world.world_size(),
+                             " ranks; allowed: one part a rank"));
   for (size_t r = 0; r < parts.size(); ++r)
     if (parts[r].size() != num_tensors)
-      throw std::invalid_argument(str("scatter: part ", r, " has ", parts[r].size(),
-                                      " tensors and `like` has ", num_tensors,
-                                      "; allowed: equal numbers; pass a `like` of a part's form"));
+      core::refuse("comm",
+                   str("scatter: part ", r, " has ", parts[r].size(), " tensors and `like` has ",
+                       num_tensors, "; allowed: equal numbers; pass a `like` of a part's form"));
 }
 
 }  // namespace

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <exception>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "comm/agreement.h"
 #include "comm/failure.h"
+#include "core/invalid_argument.h"
 #include "core/live_error.h"
 #include "core/text.h"
 
@@ -186,8 +186,8 @@ void State::raise_timeout(const Record& record) {
   raise(str(describe(record), " took longer than its timeout of ", seconds(record.timeout),
             late.empty() ? "; no rank is late" : str("; late: ", late), "; ",
             connections_.watch->report(),
-            "; call the same collectives on every rank, or set a longer timeout "
-            "(DRIVETRAIN_TIMEOUT, in seconds)"));
+            "; call the same collectives on every rank (DRIVETRAIN_DEBUG=1 compares the calls), or "
+            "set a longer timeout (DRIVETRAIN_TIMEOUT, in seconds)"));
 }
 
 void State::agree(const std::string& signature, const Record& record) {
@@ -237,8 +237,7 @@ void State::raise(const std::string& message, bool blames_peer) {
 
 void State::require_root(const char* name, int root) const {
   if (root < 0 || root >= facts_.world_size)
-    throw std::invalid_argument(
-        str(name, " with root ", root, "; allowed: 0 to ", facts_.world_size - 1));
+    core::refuse("comm", str(name, " with root ", root, "; allowed: 0 to ", facts_.world_size - 1));
 }
 
 void Call::wait() {

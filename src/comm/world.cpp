@@ -2,10 +2,9 @@
 #include <ATen/core/grad_mode.h>
 #include <drivetrain/comm.h>
 
-#include <stdexcept>
-
 #include "comm/reduction.h"
 #include "comm/state.h"
+#include "core/invalid_argument.h"
 #include "core/text.h"
 
 namespace drivetrain {
@@ -32,9 +31,9 @@ namespace {
 
 void require_contiguous(const char* name, const at::Tensor& tensor) {
   if (!tensor.is_contiguous())
-    throw std::invalid_argument(core::str(name,
-                                          " of a tensor that is not contiguous; allowed: a "
-                                          "contiguous one; pass tensor.contiguous()"));
+    core::refuse("comm", core::str(name,
+                                   " of a tensor that is not contiguous; allowed: a "
+                                   "contiguous one; pass tensor.contiguous()"));
 }
 
 // The tensor's own memory, as bytes; a copy where it is not on the CPU.
@@ -89,10 +88,11 @@ Pending World::all_gather_async(at::Tensor out, at::Tensor in, CollectiveOptions
   require_contiguous("all_gather_async", out);
   require_contiguous("all_gather_async", in);
   if (out.numel() != in.numel() * world_size() || out.scalar_type() != in.scalar_type())
-    throw std::invalid_argument(core::str(
-        "all_gather_async of ", in.numel(), " elements of ", comm::dtype_name(in.scalar_type()),
-        " into ", out.numel(), " of ", comm::dtype_name(out.scalar_type()), "; allowed: ",
-        in.numel() * world_size(), " of the same type, as the world has ", world_size(), " ranks"));
+    core::refuse("comm", core::str("all_gather_async of ", in.numel(), " elements of ",
+                                   comm::dtype_name(in.scalar_type()), " into ", out.numel(),
+                                   " of ", comm::dtype_name(out.scalar_type()),
+                                   "; allowed: ", in.numel() * world_size(),
+                                   " of the same type, as the world has ", world_size(), " ranks"));
   if (world_size() == 1) {
     at::NoGradGuard no_grad;
     out.copy_(in.view(out.sizes()));

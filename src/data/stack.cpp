@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 
+#include "core/invalid_argument.h"
 #include "core/text.h"
 
 namespace drivetrain::detail {
@@ -41,15 +41,15 @@ void require_defined_of_one_type(const std::vector<const at::Tensor*>& samples,
                                  const Field& field) {
   for (size_t i = 0; i < samples.size(); ++i) {
     if (!samples[i]->defined())
-      throw std::invalid_argument(
-          core::str(where(field), "sample ", i, " of the batch is an undefined ",
-                    "tensor; allowed: defined ones; return one from the dataset"));
+      core::refuse("data", core::str(where(field), "sample ", i, " of the batch is an undefined ",
+                                     "tensor; allowed: defined ones; return one from the dataset"));
     if (samples[i]->scalar_type() != samples[0]->scalar_type() ||
         samples[i]->device() != samples[0]->device())
-      throw std::invalid_argument(core::str(
-          where(field), "sample 0 of the batch is ", samples[0]->scalar_type(), " on ",
-          samples[0]->device(), " and sample ", i, " is ", samples[i]->scalar_type(), " on ",
-          samples[i]->device(), "; allowed: one type and device; convert in the dataset"));
+      core::refuse("data",
+                   core::str(where(field), "sample 0 of the batch is ", samples[0]->scalar_type(),
+                             " on ", samples[0]->device(), " and sample ", i, " is ",
+                             samples[i]->scalar_type(), " on ", samples[i]->device(),
+                             "; allowed: one type and device; convert in the dataset"));
   }
 }
 
@@ -93,9 +93,9 @@ at::Tensor pad_together(const std::vector<const at::Tensor*>& samples, double pa
   std::vector<int64_t> largest = samples[0]->sizes().vec();
   for (size_t i = 0; i < samples.size(); ++i) {
     if (samples[i]->dim() != samples[0]->dim())
-      throw std::invalid_argument(core::str(
-          where(field), "sample 0 of the batch has ", samples[0]->dim(), " dimensions and sample ",
-          i, " has ", samples[i]->dim(), "; allowed: equal numbers; reshape"));
+      core::refuse("data", core::str(where(field), "sample 0 of the batch has ", samples[0]->dim(),
+                                     " dimensions and sample ", i, " has ", samples[i]->dim(),
+                                     "; allowed: equal numbers; reshape"));
     for (int64_t d = 0; d < samples[i]->dim(); ++d)
       largest[d] = std::max(largest[d], samples[i]->size(d));
   }
@@ -115,10 +115,11 @@ at::Tensor stack_samples(const std::vector<const at::Tensor*>& samples,
   require_defined_of_one_type(samples, field);
   if (const size_t other = first_of_other_shape(samples)) {
     if (context.padding) return pad_together(samples, *context.padding, field);
-    throw std::invalid_argument(core::str(
-        where(field), "sample 0 of the batch has shape ", samples[0]->sizes(), " and sample ",
-        other, " has ", samples[other]->sizes(),
-        "; allowed: equal shapes; pass PadCollate() or ListCollate(), or resize in the dataset"));
+    core::refuse("data",
+                 core::str(where(field), "sample 0 of the batch has shape ", samples[0]->sizes(),
+                           " and sample ", other, " has ", samples[other]->sizes(),
+                           "; allowed: equal shapes; pass PadCollate() or ListCollate(), or resize "
+                           "in the dataset"));
   }
   return all_plain(samples) ? copy_together(samples) : stack_op(samples);
 }
@@ -141,9 +142,10 @@ at::Tensor stack_numbers(const std::vector<const void*>& data, const std::vector
 
 void fail_unequal(const char* what, int64_t first, int64_t sample, int64_t other,
                   const Field& field) {
-  throw std::invalid_argument(core::str(
-      where(field), "sample 0 of the batch has ", first, " ", what, " and sample ", sample, " has ",
-      other, "; allowed: equal numbers; pass ListCollate() or a collate function"));
+  core::refuse("data",
+               core::str(where(field), "sample 0 of the batch has ", first, " ", what,
+                         " and sample ", sample, " has ", other,
+                         "; allowed: equal numbers; pass ListCollate() or a collate function"));
 }
 
 }  // namespace drivetrain::detail

@@ -57,7 +57,7 @@ std::string unknown_name(const std::string& what, const std::string& name) {
   const std::vector<std::string> names = registered_accelerators();
   const std::string near = core::nearest(core::lower(name), names);
   return str(what, " \"", name, "\" is not registered; allowed: ", core::join(names), "; ",
-             near.empty() ? "use one of these, or register_accelerator it first"
+             near.empty() ? "use one of these, or add yours by register_accelerator()"
                           : str("did you mean \"", near, "\"?"));
 }
 

@@ -40,7 +40,12 @@ void check(const DistributedDataParallelOptions& options) {
     refuse(
         "comm_wrapper is set without PowerSGD, which alone it converts for; allowed: with "
         "power_sgd and batched_power_sgd; set comm_hook to fp16 or bf16 instead");
-  if (is_power_sgd(options.comm_hook)) check_power_sgd(options.power_sgd);
+  if (is_power_sgd(options.comm_hook)) return check_power_sgd(options.power_sgd);
+  if (options.power_sgd != PowerSgdOptions())
+    refuse(
+        "options of PowerSGD are set without it; allowed: with power_sgd and batched_power_sgd; "
+        "set "
+        "comm_hook to one of these, or leave power_sgd as it is");
 }
 
 std::shared_ptr<CommHook> make_inner(const DistributedDataParallelOptions& options) {

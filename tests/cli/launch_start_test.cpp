@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <set>
 #include <thread>
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include "core/text.h"
 #include "launcher.h"
@@ -41,6 +43,18 @@ TEST(LaunchStart, EveryRankKnowsItsPlace) {
       EXPECT_THAT(result.out, HasSubstr(core::str("[", r, "] ", r, "/", size, " ", r, "/", size,
                                                   " 0/1 ", r, "/", size, " 127.0.0.1 0 0 1\n")));
   }
+}
+
+TEST(LaunchStart, MoreRanksThanOpenFilesAllowAndTheyKeepThatLimit) {
+  rlimit original{};
+  ::getrlimit(RLIMIT_NOFILE, &original);
+  const rlimit few{120, original.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  const LaunchResult result = launch_and_wait(script(40, "ulimit -Sn", {"--no-prefix"}));
+  ::setrlimit(RLIMIT_NOFILE, &original);
+  EXPECT_EQ(result.code, 0) << result.err;
+  const auto lines = core::split(result.out, '\n');
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "120"), 40);
 }
 
 TEST(LaunchStart, AllRanksShareTheRunIdAndLaunchesDoNot) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <nlohmann/json.hpp>
 
 #include "expect_error.h"
@@ -114,12 +115,31 @@ TEST(Failure, ARankThatLeftIsNamed) {
                                    "left the world after 1 collectives"));
 }
 
+// What a late rank waits for: that the others have lost patience, however slow this machine is.
+class Patience {
+ public:
+  explicit Patience(int num_ranks) : lost_(num_ranks) {}
+
+  void lose_in(const std::function<void()>& call) {
+    const std::unique_ptr<std::latch, void (*)(std::latch*)> at_exit(
+        &lost_, [](std::latch* lost) { lost->count_down(); });
+    call();
+  }
+  void wait_until_lost() const { lost_.wait(); }
+
+ private:
+  std::latch lost_;
+};
+
 TEST(Timeout, NamesTheLateRanksAndWhereTheyAre) {
   const auto start = Clock::now();
-  const auto errors = errors_of(3, [](World world) {
+  Patience patience(2);
+  const auto errors = errors_of(3, [&](World world) {
     barrier(world);
-    if (world.rank() == 2) std::this_thread::sleep_for(2s);
-    gather(world, torch::ones({2, 3}), nullptr, {.timeout = 300ms});
+    const auto call = [&] { gather(world, torch::ones({2, 3}), nullptr, {.timeout = 300ms}); };
+    if (world.rank() != 2) return patience.lose_in(call);
+    patience.wait_until_lost();
+    call();
   });
   EXPECT_LT(Clock::now() - start, 6s);
   EXPECT_THAT(errors[0], HasSubstr("gather #2 of float32[2, 3] "));
@@ -133,32 +153,31 @@ TEST(Timeout, NamesTheLateRanksAndWhereTheyAre) {
 
 TEST(Timeout, IsTheWorldsUnlessTheCallHasItsOwn) {
   const auto start = Clock::now();
+  Patience patience(1);
   const auto errors = errors_of(2,
-                                [](World world) {
-                                  if (world.is_main()) barrier(world);
-                                  if (!world.is_main()) std::this_thread::sleep_for(2500ms);
+                                [&](World world) {
+                                  if (world.is_main()) patience.lose_in([&] { barrier(world); });
+                                  patience.wait_until_lost();
                                 },
                                 {.timeout = 1200ms});
   EXPECT_THAT(errors[0], HasSubstr("its timeout of 1.2 s; late: rank 1"));
   EXPECT_LT(Clock::now() - start, 8s);
-  const auto patient = errors_of(2,
-                                 [](World world) {
-                                   if (!world.is_main()) std::this_thread::sleep_for(1500ms);
-                                   barrier(world, {.timeout = 20s});
-                                 },
-                                 {.timeout = 500ms});
-  EXPECT_EQ(patient[0] + patient[1], "");
+  const auto waited = errors_of(2,
+                                [](World world) {
+                                  if (!world.is_main()) std::this_thread::sleep_for(1500ms);
+                                  barrier(world, {.timeout = 20s});
+                                },
+                                {.timeout = 500ms});
+  EXPECT_EQ(waited[0] + waited[1], "");
 }
 
 TEST(Timeout, CoversTheAsynchronousCalls) {
-  const auto errors = errors_of(2, [](World world) {
-    if (!world.is_main()) {
-      std::this_thread::sleep_for(1500ms);
-      return;
-    }
+  Patience patience(1);
+  const auto errors = errors_of(2, [&](World world) {
+    if (!world.is_main()) return patience.wait_until_lost();
     auto tensor = torch::ones({3});
     Pending pending = world.all_reduce_async(tensor, ReduceOp::mean, {.timeout = 200ms});
-    pending.wait();
+    patience.lose_in([&] { pending.wait(); });
   });
   EXPECT_THAT(errors[0], HasSubstr("all_reduce(mean) #1 of float32[3] took longer"));
 }
@@ -236,10 +255,11 @@ TEST(DebugMode, LetsEqualCallsPass) {
 }
 
 TEST(DebugMode, ARankThatCallsNothingIsLate) {
+  Patience patience(1);
   const auto errors = errors_of(2,
-                                [](World world) {
-                                  if (world.is_main()) barrier(world);
-                                  if (!world.is_main()) std::this_thread::sleep_for(1200ms);
+                                [&](World world) {
+                                  if (world.is_main()) patience.lose_in([&] { barrier(world); });
+                                  patience.wait_until_lost();
                                 },
                                 {.timeout = 400ms, .debug = true});
   EXPECT_THAT(errors[0],

@@ -270,5 +270,17 @@ TEST(Processes, ARankWithoutRankZeroGivesUpAtItsTimeout) {
   EXPECT_THAT(ranks.errors(0), HasSubstr("rank 1 does not reach rank 0's store at 127.0.0.1:1"));
 }
 
+TEST(Processes, AServerThatIsNoStoreIsNotWaitedFor) {
+  // The listener of Ranks takes connections and never answers.
+  Ranks ranks(1, "reduce", {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"DRIVETRAIN_TIMEOUT", "2"}},
+              false);
+  EXPECT_EQ(ranks.exit_code(0, 10s), 3);
+  EXPECT_THAT(
+      ranks.errors(0),
+      AllOf(HasSubstr("rank 1 does not reach rank 0's store at 127.0.0.1:" +
+                      std::to_string(ranks.port()) + ": no store answers there within 2.0 s"),
+            HasSubstr("set MASTER_PORT to a free one")));
+}
+
 }  // namespace
 }  // namespace drivetrain

@@ -5,6 +5,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
 
 #include "expect_error.h"
 #include "ranks.h"
@@ -64,6 +68,45 @@ TEST(World, CanBeMadeAndEndedFiftyTimes) {
     run_ranks(
         2, [i](World world) { EXPECT_EQ(all_reduce(world, torch::tensor(i)).item<int>(), 2 * i); });
   EXPECT_LT(Clock::now() - start, 20s);
+}
+
+// The threads of this process, and the signals that each blocks.
+std::map<std::string, uint64_t> signals_blocked_by_thread() {
+  std::map<std::string, uint64_t> blocked;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("SigBlk:"))
+        blocked[task.path().filename()] = std::stoull(line.substr(7), nullptr, 16);
+  }
+  return blocked;
+}
+
+// A write to a peer that has died would end the process by SIGPIPE, before any message.
+TEST(World, ItsThreadsTakeNoSigpipeAndTheOthersKeepTheirs) {
+  run_ranks(2, [](World outer) {
+    barrier(outer);
+    if (!outer.is_main()) return barrier(outer);
+    const auto before = signals_blocked_by_thread();
+    run_ranks(2, [&](World world) {
+      barrier(world);
+      if (!world.is_main()) return barrier(world);
+      const uint64_t bit = uint64_t{1} << (SIGPIPE - 1);
+      int num_with_it = 0;
+      int num_without = 0;
+      for (const auto& [thread, blocked] : signals_blocked_by_thread()) {
+        if (before.count(thread) > 0) continue;
+        ++((blocked & bit) != 0 ? num_without : num_with_it);
+      }
+      EXPECT_GE(num_without, 4);  // Gloo's and the watch's
+      EXPECT_EQ(num_with_it, 2);  // those that run this
+      sigset_t mine;
+      pthread_sigmask(SIG_BLOCK, nullptr, &mine);
+      EXPECT_EQ(sigismember(&mine, SIGPIPE), 0);
+      barrier(world);
+    });
+    barrier(outer);
+  });
 }
 
 TEST(World, TwoLiveInOneProcessAndDoNotMeet) {

@@ -60,6 +60,8 @@ Options options_of(const Case& test) {
   Options options;
   options.comm_hook = test.kind;
   options.comm_wrapper = test.wrapper;
+  if (test.kind != CommHookKind::power_sgd && test.kind != CommHookKind::batched_power_sgd)
+    return options;
   options.power_sgd.matrix_approximation_rank = test.rank;
   options.power_sgd.start_iter = 1;
   return options;
@@ -194,6 +196,13 @@ TEST(CommHooks, OptionsThatCannotBeHonouredAreRefused) {
   EXPECT_ERROR(make(options), ConfigError, "comm_wrapper is set without PowerSGD");
   options.comm_hook = CommHookKind::bf16;
   EXPECT_ERROR(make(options), ConfigError, "comm_wrapper is set without PowerSGD");
+  options.comm_wrapper = CommWrapper::none;
+  options.power_sgd.start_iter = 10;
+  EXPECT_ERROR(make(options), ConfigError,
+               "options of PowerSGD are set without it; allowed: with power_sgd and "
+               "batched_power_sgd");
+  options.power_sgd = {};
+  options.comm_wrapper = CommWrapper::fp16;
   options.comm_hook = CommHookKind::power_sgd;
   options.custom_hook = std::make_shared<Tenth>();
   EXPECT_ERROR(make(options), ConfigError, "both comm_hook and custom_hook are set");

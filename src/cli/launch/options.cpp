@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "cli/launch/command_line.h"
+#include "cli/launch/limits.h"
 #include "core/environment.h"
 #include "core/text.h"
 
@@ -140,6 +141,11 @@ void read_processes(const Texts& texts, LaunchOptions& options) {
     throw ConfigError(str("--num-processes is ", options.num_processes, " for ",
                           options.num_machines, " machines; allowed: a multiple of ",
                           options.num_machines, "; every machine runs the same number of ranks"));
+  if (const int most = most_local_ranks(); options.local_world_size() > most)
+    throw ConfigError(str("--num-processes is ", options.num_processes, ", ",
+                          options.local_world_size(), " of them here; allowed: up to ", most,
+                          " on this machine, by its limits on open files (ulimit -Hn) and "
+                          "processes; raise them, or use more machines"));
 }
 
 void read_failures(const Texts& texts, LaunchOptions& options) {

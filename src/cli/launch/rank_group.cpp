@@ -92,6 +92,7 @@ LocalRank RankGroup::start_one(const RankPlan& rank, const ListeningPort& port, 
   start.out = out_end.get();
   start.error = error_end.get();
   start.signal_mask = &signals_.original;
+  start.open_files = open_files_.before;
   start.exec_error = &exec_errors_[static_cast<size_t>(rank.local_rank)];
   *start.exec_error = 0;
   LocalRank started{start_rank(start), std::move(out), std::move(error), {}};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/launch/guard.h"
+#include "cli/launch/limits.h"
 #include "cli/launch/output.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/port.h"
@@ -77,6 +78,7 @@ class RankGroup {
   Console& console_;
   ExecErrors exec_errors_;
   Fd null_;
+  const OpenFiles open_files_;
   std::vector<LocalRank> ranks_;
   int exits_ = 0;
 };

@@ -60,6 +60,7 @@ class CpuSet {
   ::signal(SIGPIPE, SIG_DFL);
   ::signal(SIGTTOU, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, start.signal_mask, nullptr);
+  ::setrlimit(RLIMIT_NOFILE, &start.open_files);
   ::execve(start.program.c_str(), arguments, environment);
   *start.exec_error = errno;
   ::_exit(errno == ENOENT ? 127 : 126);

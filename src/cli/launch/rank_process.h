@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include "cli/launch/fd.h"
@@ -20,6 +21,7 @@ struct RankStart {
   int in = -1, out = -1, error = -1;  // its standard streams
   int store = -1;                     // a socket to inherit under the same number, or -1
   const sigset_t* signal_mask = nullptr;
+  rlimit open_files{};        // what the rank may open
   int* exec_error = nullptr;  // shared memory: errno where the program could not be run
 };
 
