@@ -52,6 +52,7 @@ constexpr const char* kReadElsewhere[] = {
     "DRIVETRAIN_ERROR_FILE",
     "DRIVETRAIN_LOG_LEVEL",
     "DRIVETRAIN_TERMINAL_COLUMNS",
+    "DRIVETRAIN_CPU_CAPABILITY",
 };
 
 void apply(const Setting& setting, Config& config) {

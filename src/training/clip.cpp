@@ -6,16 +6,20 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <drivetrain/accelerator.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <unordered_set>
 
 #include "core/rank_label.h"
 #include "core/text.h"
+#include "hardware/kernels/grad_norm.h"
+#include "hardware/kernels/registry.h"
 #include "training/refuse.h"
 
 namespace drivetrain {
@@ -55,6 +59,24 @@ void require_finite(const std::vector<at::Tensor>& parameters, const at::Tensor&
                                      "their norm is not; nothing was clipped"));
 }
 
+// By the hardware room's kernel, which reads the gradients once and writes them only where they
+// have to shrink. `check(norm)` may throw before that.
+template <class Check>
+at::Tensor clip_by_kernel(const std::vector<at::Tensor>& gradients, double max_norm, Check check) {
+  using namespace hardware::kernels;  // NOLINT(google-build-using-namespace)
+  const auto kernel = kernel_registry().load<GradNormKernel>("grad_norm", "cpu");
+  const at::Tensor norm = at::scalar_tensor(kernel(gradients, std::nullopt).norm(), at::kFloat);
+  check(norm);
+  const double factor = max_norm / (norm.item<double>() + 1e-6);
+  if (!(factor >= 1)) kernel(gradients, factor);  // NaN shall spread
+  return norm;
+}
+
+bool is_served_by_kernel(const std::vector<at::Tensor>& gradients, double norm_type) {
+  return norm_type == 2 &&
+         std::ranges::all_of(gradients, hardware::kernels::is_served_by_cpu_grad_norm);
+}
+
 }  // namespace
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
@@ -66,8 +88,12 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   at::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
   if (gradients.empty()) return at::zeros({}, at::TensorOptions().device(device_));
+  const auto check = [&](const at::Tensor& norm) {
+    if (error_if_nonfinite) require_finite(parameters, norm);
+  };
+  if (is_served_by_kernel(gradients, norm_type)) return clip_by_kernel(gradients, max_norm, check);
   const at::Tensor norm = total_norm(gradients, norm_type);
-  if (error_if_nonfinite) require_finite(parameters, norm);
+  check(norm);
   // As upstream: the small term keeps the factor finite, and clamping avoids a branch on the
   // device.
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused optimizer steps over the state of torch::optim's own classes, so that a prepared optimizer
-// can be saved, loaded and handed back. One kernel call for each group, dtype and device.
+// can be saved, loaded and handed back. One kernel call for each group, dtype and device: the
+// hardware room's where it has one, else LibTorch's.
 #include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -18,6 +19,9 @@
 #include <optional>
 #include <tuple>
 #include <unordered_set>
+
+#include "hardware/kernels/adam.h"
+#include "hardware/kernels/registry.h"
 
 namespace drivetrain::detail {
 namespace {
@@ -52,6 +56,7 @@ at::Tensor in_layout_of(const at::Tensor& parameter, const at::Tensor& tensor) {
 // What one kernel call takes: lists of equal length, all of one dtype and device.
 struct Operands {
   std::vector<at::Tensor> parameters, grads, first, second, third, steps;
+  std::vector<int64_t> ages;  // what `steps` holds, for kernels that take numbers
 };
 
 // The calls of one group. Two parameters share a call only if dtype, device and `kind` are equal.
@@ -96,12 +101,37 @@ at::Tensor ready(const at::Tensor& parameter, Accessor access) {
   return tensor;
 }
 
-// Adam and AdamW differ in the kernel alone.
+// One step by the hardware room's kernel for the device, if there is one. Its moments are float32,
+// the class's are of the parameter's type, so it serves float32 parameters.
+template <class Options>
+bool step_by_own_kernel(at::ScalarType type, c10::DeviceType device, Operands& o,
+                        const Options& options, bool decoupled) {
+  using namespace hardware::kernels;  // NOLINT(google-build-using-namespace)
+  const std::string backend = c10::DeviceTypeName(device, /*lower_case=*/true);
+  if (type != at::kFloat || !kernel_registry().has("adam", backend)) return false;
+  const AdamTensors tensors = {.parameters = std::move(o.parameters),
+                               .grads = std::move(o.grads),
+                               .exp_avgs = std::move(o.first),
+                               .exp_avg_sqs = std::move(o.second),
+                               .max_exp_avg_sqs = std::move(o.third),
+                               .copies = {},
+                               .steps = std::move(o.ages)};
+  kernel_registry().load<AdamKernel>("adam", backend)(tensors,
+                                                      {.lr = options.lr(),
+                                                       .beta1 = std::get<0>(options.betas()),
+                                                       .beta2 = std::get<1>(options.betas()),
+                                                       .eps = options.eps(),
+                                                       .weight_decay = options.weight_decay(),
+                                                       .decoupled = decoupled,
+                                                       .amsgrad = options.amsgrad()});
+  return true;
+}
+
+// Adam and AdamW differ in how weights decay, so in LibTorch's kernel.
 template <class State, class Options, class Kernel>
-void adam_group(Optimizer& optimizer, OptimizerParamGroup& group, Kernel kernel) {
+void adam_group(Optimizer& optimizer, OptimizerParamGroup& group, bool decoupled, Kernel kernel) {
   const auto& options = static_cast<const Options&>(group.options());
   Calls calls;
-  StepTensors steps;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
     auto& state = state_of<State>(optimizer, parameter);
@@ -111,12 +141,17 @@ void adam_group(Optimizer& optimizer, OptimizerParamGroup& group, Kernel kernel)
     if (options.amsgrad())
       operands.third.push_back(ready(parameter, [&]() -> auto& { return state.max_exp_avg_sq(); }));
     state.step(state.step() + 1);
-    operands.steps.push_back(steps.get(state.step(), parameter.device()));
+    operands.ages.push_back(state.step());
   }
-  for (auto& [key, o] : calls)
+  StepTensors steps;
+  for (auto& [key, o] : calls) {
+    if (step_by_own_kernel(std::get<0>(key), std::get<1>(key), o, options, decoupled)) continue;
+    for (size_t i = 0; i < o.ages.size(); ++i)
+      o.steps.push_back(steps.get(o.ages[i], o.parameters[i].device()));
     kernel(o.parameters, o.grads, o.first, o.second, o.third, o.steps, options.lr(),
            std::get<0>(options.betas()), std::get<1>(options.betas()), options.weight_decay(),
            options.eps(), options.amsgrad());
+  }
 }
 
 void sgd_group(Optimizer& optimizer, OptimizerParamGroup& group) {
@@ -198,7 +233,7 @@ bool fused_step(torch::optim::Adam& optimizer) {
   using torch::optim::AdamParamState;
   const auto kernel = [](auto&&... operands) { at::_fused_adam_(operands..., /*maximize=*/false); };
   return step_groups(optimizer, [&](Optimizer& self, OptimizerParamGroup& group) {
-    adam_group<AdamParamState, AdamOptions>(self, group, kernel);
+    adam_group<AdamParamState, AdamOptions>(self, group, /*decoupled=*/false, kernel);
   });
 }
 
@@ -209,7 +244,7 @@ bool fused_step(torch::optim::AdamW& optimizer) {
     at::_fused_adamw_(operands..., /*maximize=*/false);
   };
   return step_groups(optimizer, [&](Optimizer& self, OptimizerParamGroup& group) {
-    adam_group<AdamWParamState, AdamWOptions>(self, group, kernel);
+    adam_group<AdamWParamState, AdamWOptions>(self, group, /*decoupled=*/true, kernel);
   });
 }
 

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// From tensors to the memory that the loops walk.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "hardware/kernels/ranges.h"
+
+namespace drivetrain::hardware::kernels {
+
+inline Element element_of(at::ScalarType type) {
+  if (type == at::kFloat) return Element::float32;
+  if (type == at::kHalf) return Element::float16;
+  if (type == at::kBFloat16) return Element::bfloat16;
+  return Element::none;
+}
+
+// Whether the elements of a tensor lie in host memory without gaps or overlap.
+inline bool is_plain_memory(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+// As LibTorch's in-place operations do: backward then notices that a saved tensor has changed.
+inline void mark_written(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace drivetrain::hardware::kernels
