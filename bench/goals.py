@@ -91,6 +91,10 @@ PROGRAMS = {
     "ddp_25m": Program((*LAUNCH, "{bin}/bench_ddp_step", "25m"),
                        ("drivetrain_cli", "bench_ddp_step")),
     "ddp_25m.py": Program((*TORCHRUN, "{programs}/ddp_step.py", "25m")),
+    "adam_25m": Program(("{bin}/bench_adam", "25m"), ("bench_adam",)),
+    "adam_small": Program(("{bin}/bench_adam", "small"), ("bench_adam",)),
+    "grad_norm_25m": Program(("{bin}/bench_grad_norm", "25m"), ("bench_grad_norm",)),
+    "grad_norm_small": Program(("{bin}/bench_grad_norm", "small"), ("bench_grad_norm",)),
     "loader": Program(("{bin}/bench_loader",), ("bench_loader",)),
     "loader.py": Program(("{python}/python", "{programs}/loader.py")),
 }
@@ -128,6 +132,33 @@ GROUPS = (
              at_most(1, NOISE)),
         Pair("ddp_step_25m_accelerate", ("ddp_25m", "ours"), ("ddp_25m.py", "accelerate"), "us",
              at_most(1, NOISE)),
+    )),
+    # One AdamW step on float32, all cores: 25 million parameters in 12 tensors, then 42 thousand in
+    # 20. The copy moves as many bytes as a step must, half of them reads.
+    Group(rounds=5, warmups=0, pairs=(
+        Pair("adam_25m_class", ("adam_25m", "ours"), ("adam_25m", "class"), "us", at_most(0.5)),
+        Pair("adam_25m_aten", ("adam_25m", "ours"), ("adam_25m", "aten"), "us",
+             at_most(1, NOISE)),
+        Pair("adam_25m_copy", ("adam_25m", "ours"), ("adam_25m", "copy"), "us", at_most(1.4)),
+    )),
+    Group(rounds=5, warmups=0, pairs=(
+        Pair("adam_small_class", ("adam_small", "ours"), ("adam_small", "class"), "us",
+             at_most(0.5)),
+        Pair("adam_small_aten", ("adam_small", "ours"), ("adam_small", "aten"), "us",
+             at_most(1, NOISE)),
+    )),
+    # clip_grad_norm_ on gradients of those sizes: where they shrink, and where they need not.
+    Group(rounds=5, warmups=0, pairs=(
+        Pair("grad_norm_25m_clipped", ("grad_norm_25m", "ours_clipped"),
+             ("grad_norm_25m", "libtorch_clipped"), "us", at_most(1, NOISE)),
+        Pair("grad_norm_25m_within", ("grad_norm_25m", "ours_within"),
+             ("grad_norm_25m", "libtorch_within"), "us", at_most(0.75)),
+    )),
+    Group(rounds=5, warmups=0, pairs=(
+        Pair("grad_norm_small_clipped", ("grad_norm_small", "ours_clipped"),
+             ("grad_norm_small", "libtorch_clipped"), "us", at_most(0.5)),
+        Pair("grad_norm_small_within", ("grad_norm_small", "ours_within"),
+             ("grad_norm_small", "libtorch_within"), "us", at_most(0.5)),
     )),
     # One epoch of shuffled batches of 64 MNIST-sized samples, read one by one and collated; each
     # side with as many workers as the other.

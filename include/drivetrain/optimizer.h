@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stand-in for an optimizer: the user's own class, whose step runs LibTorch's fused kernels.
+// The stand-in for an optimizer: the user's own class, whose step runs fused kernels.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -50,9 +50,10 @@ concept OptimizerType = std::derived_from<O, torch::optim::Optimizer>;
 // What Accelerator::prepare(optimizer) returns. It is an O, so schedulers, torch::save and the
 // options of its groups (`param_groups()[i].options()`, honoured group by group) work as before.
 //
-// Adam, AdamW, SGD and Adagrad step through at::_fused_*_, equal to the class within 1e-6
-// relative; every other class through its own step. Parameters without a gradient are left
-// untouched, weight decay included.
+// Adam, AdamW, SGD and Adagrad step through fused kernels (Drivetrain's own for Adam and AdamW on
+// float32 in host memory, at::_fused_*_ elsewhere), equal to the class within 1e-6 relative; every
+// other class through its own step. Parameters without a gradient are left untouched, weight decay
+// included.
 //
 // LibTorch (2.9 to 2.13 at least) guesses which options of a group were set by comparing them with
 // the class's defaults; to give a group just such a value, set it after construction:

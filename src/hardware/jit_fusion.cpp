@@ -2,12 +2,16 @@
 #include "hardware/jit_fusion.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones_like.h>
 #include <drivetrain/error.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/codegen/fuser/interface.h>
 #include <torch/csrc/jit/passes/tensorexpr_fuser.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
+
+#include <optional>
+#include <utility>
 
 #include "core/text.h"
 
@@ -20,7 +24,6 @@ void set(const JitFusion& fusion) {
   torch::jit::overrideCanFuseOnCPU(fusion.on_cpu);
   torch::jit::overrideCanFuseOnGPU(fusion.on_gpu);
   torch::jit::setTensorExprFuserEnabled(fusion.generate_code);
-  torch::jit::debugSetAutodiffSubgraphInlining(fusion.inline_autodiff);
 }
 
 // Every tensor in `value` that backward can start from.
@@ -83,10 +86,8 @@ std::vector<at::Tensor> leaves_of(const torch::jit::Module& module,
 
 JitFusion jit_fusion_for(c10::DeviceType type) {
   JitFusion fusion;
-  if (type == c10::kCUDA || type == c10::kXPU || type == c10::kHIP) {
+  if (type == c10::kCUDA || type == c10::kXPU || type == c10::kHIP)
     fusion.on_gpu = fusion.generate_code = true;
-    fusion.inline_autodiff = false;
-  }
   return fusion;
 }
 
@@ -94,8 +95,7 @@ JitFusion current_jit_fusion() {
   return {.profiling = torch::jit::getProfilingMode(),
           .on_cpu = torch::jit::canFuseOnCPU(),
           .on_gpu = torch::jit::canFuseOnGPU(),
-          .generate_code = torch::jit::tensorExprFuserEnabled(),
-          .inline_autodiff = torch::jit::getAutodiffSubgraphInlining()};
+          .generate_code = torch::jit::tensorExprFuserEnabled()};
 }
 
 ScopedJitFusion::ScopedJitFusion(const JitFusion& fusion) : previous_(current_jit_fusion()) {

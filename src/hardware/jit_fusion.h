@@ -14,17 +14,16 @@ struct Module;
 
 namespace drivetrain::hardware {
 
-// Settings of the process, except inline_autodiff, which is the calling thread's.
+// Settings of the process.
 struct JitFusion {
   bool profiling = true;  // the first run records shapes and types, later ones are made for them
   bool on_cpu = false;    // elementwise chains become one kernel
   bool on_gpu = false;    // the same
-  bool generate_code = false;   // by LibTorch's tensor-expression compiler
-  bool inline_autodiff = true;  // dissolves small differentiable parts, which cannot fuse then
+  bool generate_code = false;  // by LibTorch's tensor-expression compiler
   bool operator==(const JitFusion&) const = default;
 };
 
-// On a GPU: profile, generate code, keep differentiable parts whole. On anything else: profile
+// On a GPU: profile, fuse, generate code. On anything else: profile
 // only, since LibTorch's wheels have no LLVM, without which generated code is interpreted.
 // (ColossalAI's set_jit_fusion_options switches fusion off everywhere with today's LibTorch: it
 // relies on nvFuser, which is gone.)

@@ -4,6 +4,8 @@
 #include <drivetrain/drivetrain.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "expect_error.h"
@@ -43,6 +45,64 @@ TEST(ClipGradNorm, EqualsLibTorchs) {
         EXPECT_TRUE(torch::allclose(ours[i].grad(), theirs[i].grad(), 1e-5, 1e-7));
       EXPECT_FALSE(ours[1].grad().defined());
     }
+}
+
+// Types that the hardware room's kernel serves: LibTorch's own norms of them are in their own type,
+// so the reference is float.
+Tensors with_reduced_gradients() {
+  torch::manual_seed(4);
+  Tensors parameters;
+  for (const auto type : {torch::kFloat, torch::kHalf, torch::kBFloat16})
+    for (const int64_t size : {0, 1, 33, 40001}) {
+      parameters.push_back(torch::zeros({size}).to(type).requires_grad_(true));
+      parameters.back().mutable_grad() = torch::randn({size}).to(type);
+    }
+  return parameters;
+}
+
+TEST(ClipGradNorm, ServesReducedTypesAsFloat) {
+  for (const double max_norm : {0.0, 0.5, 1e6}) {
+    const Tensors ours = with_reduced_gradients();
+    Tensors expected;
+    for (const auto& parameter : ours) expected.push_back(parameter.grad().to(torch::kFloat));
+    double sum = 0;
+    for (const auto& grad : expected) sum += grad.to(torch::kDouble).square().sum().item<double>();
+    const double norm = Accelerator().clip_grad_norm_(ours, max_norm).item<double>();
+    EXPECT_NEAR(norm / std::sqrt(sum), 1, 1e-6);
+    for (size_t i = 0; i < ours.size(); ++i) {
+      const auto scaled = expected[i] * std::min(1.0, max_norm / (norm + 1e-6));
+      const auto& grad = ours[i].grad();
+      const double digit = grad.scalar_type() == torch::kBFloat16 ? 4e-3 : 1e-3;
+      EXPECT_TRUE(torch::allclose(grad.to(torch::kFloat), scaled, digit, 1e-7)) << i;
+    }
+  }
+}
+
+TEST(ClipGradNorm, LeavesGradientsWithinTheBoundUntouched) {
+  const auto x = torch::zeros({3}, torch::requires_grad());
+  x.mutable_grad() = torch::tensor({3.0F, 4.0F, 0.0F});
+  const auto version = x.grad()._version();
+  EXPECT_FLOAT_EQ(Accelerator().clip_grad_norm_({x}, 6).item<float>(), 5);
+  EXPECT_EQ(x.grad()._version(), version);
+  EXPECT_FLOAT_EQ(Accelerator().clip_grad_norm_({x}, 1).item<float>(), 5);
+  EXPECT_GT(x.grad()._version(), version);
+  EXPECT_TRUE(torch::allclose(x.grad(), torch::tensor({0.6F, 0.8F, 0.0F})));
+}
+
+// As upstream: without error_if_nonfinite, what is not finite spreads.
+TEST(ClipGradNorm, NormsThatAreNotFiniteActAsLibTorchs) {
+  for (const double value : {kInfinity, std::nan("")}) {
+    Tensors both;
+    for (int i = 0; i < 2; ++i) {
+      both.push_back(torch::zeros({3}, torch::requires_grad()));
+      both.back().mutable_grad() = torch::tensor({1.0F, static_cast<float>(value), 2.0F});
+    }
+    Accelerator().clip_grad_norm_({both[0]}, 1);
+    torch::nn::utils::clip_grad_norm_(both[1], 1);
+    EXPECT_TRUE(torch::allclose(both[0].grad(), both[1].grad(), 0, 0, /*equal_nan=*/true));
+    EXPECT_ERROR(Accelerator().clip_grad_norm_({both[0]}, 1, 2, /*error_if_nonfinite=*/true),
+                 std::runtime_error, "the gradient of parameter 0 of shape [3] is not finite");
+  }
 }
 
 TEST(ClipGradNorm, OfNothingIsZero) {

@@ -7,6 +7,12 @@
 
 #include <functional>
 #include <sstream>
+#include <tuple>
+
+#include "hardware/kernels/adam.h"
+#include "hardware/kernels/cpu_level.h"
+#include "hardware/kernels/registry.h"
+#include "scoped_env.h"
 
 namespace drivetrain {
 namespace {
@@ -87,6 +93,45 @@ TEST(PreparedOptimizer, AdamEqualsTheClass) {
   using Options = optim::AdamOptions;
   expect_equal_steps<optim::Adam>(Options(1e-2), Options(3e-3).weight_decay(0.3));
   expect_equal_steps<optim::Adam>(Options(1e-2).amsgrad(true), Options(3e-3).amsgrad(true));
+}
+
+TEST(PreparedOptimizer, AdamEqualsTheClassOnEveryInstructionSet) {
+  using namespace hardware::kernels;
+  for (const CpuLevel level : kCpuLevels) {
+    if (!why_lacking(level).empty()) continue;
+    const ScopedEnv forced("DRIVETRAIN_CPU_CAPABILITY", name_of(level));
+    expect_equal_steps<optim::AdamW>(optim::AdamWOptions(1e-2),
+                                     optim::AdamWOptions(3e-3).weight_decay(0.3).amsgrad(true));
+    expect_equal_steps<optim::Adam>(optim::AdamOptions(1e-2).weight_decay(0.1),
+                                    optim::AdamOptions(3e-3).amsgrad(true));
+  }
+}
+
+// A kernel of the user's for Adam serves float32 parameters of its accelerator, and those alone.
+TEST(PreparedOptimizer, StepsThroughTheBestRegisteredKernel) {
+  using namespace hardware::kernels;
+  std::vector<AdamStep> calls;
+  size_t tensors = 0;
+  const AdamKernel count = [&](const AdamTensors& t, const AdamStep& step) {
+    calls.push_back(step);
+    tensors += t.parameters.size();
+  };
+  kernel_registry().add(
+      {.operation = "adam", .name = "counting", .backend = "cpu", .priority = 99, .run = count});
+  const Tensors all = parameters(/*with_bfloat16=*/true), before = copies(all);
+  PreparedOptimizer<optim::Adam> optimizer(
+      optim::Adam(all, optim::AdamOptions(0.5).betas({0.1, 0.2}).eps(0.3).weight_decay(0.4)));
+  set_gradients(all, copies(all), 0);
+  optimizer.step();
+  kernel_registry().remove("adam", "cpu", "counting");
+  ASSERT_EQ(calls.size(), 1);
+  EXPECT_EQ(tensors, 4);
+  EXPECT_EQ(std::tuple(calls[0].lr, calls[0].beta1, calls[0].beta2, calls[0].eps,
+                       calls[0].weight_decay, calls[0].decoupled, calls[0].div_scale),
+            std::tuple(0.5, 0.1, 0.2, 0.3, 0.4, false, 1.0));
+  EXPECT_TRUE(torch::equal(all[0], before[0]));
+  EXPECT_FALSE(torch::equal(all[4], before[4]));  // double
+  EXPECT_FALSE(torch::equal(all[5], before[5]));  // bfloat16
 }
 
 TEST(PreparedOptimizer, SgdEqualsTheClass) {

@@ -20,7 +20,7 @@ Blocks::Blocks(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {
 }
 
 // LibTorch's own threads are reached through the loop of an iterator, which is compiled into it:
-// one element a thread, and each takes blocks until none is left.
+// one element a thread, and each takes blocks until none is left. Its start and end order memory.
 void run_blocks(int64_t count, c10::function_ref<void(int64_t)> task) {
   constexpr int64_t kFewest = 2;  // a thread
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count / kFewest);
@@ -28,16 +28,14 @@ void run_blocks(int64_t count, c10::function_ref<void(int64_t)> task) {
     for (int64_t block = 0; block < count; ++block) task(block);
     return;
   }
-  // Taking a block acquires what came before the loop, and passes on what was done in it.
   std::atomic<int64_t> next{0};
   const auto take_all = [&](char**, const int64_t*, int64_t, int64_t) {
     int64_t block = 0;
-    while ((block = next.fetch_add(1, std::memory_order_acq_rel)) < count) task(block);
+    while ((block = next.fetch_add(1, std::memory_order_relaxed)) < count) task(block);
   };
   const at::Tensor seats = at::empty({threads}, at::kByte);
   auto iterator = at::TensorIterator::borrowing_nullary_op(seats);
   iterator.for_each(take_all, /*grain_size=*/1);
-  next.load(std::memory_order_acquire);
 }
 
 }  // namespace drivetrain::hardware::kernels
