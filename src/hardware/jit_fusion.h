@@ -29,6 +29,7 @@ struct JitFusion {
 // relies on nvFuser, which is gone.)
 JitFusion jit_fusion_for(c10::DeviceType type);
 
+// on_gpu is false in a LibTorch without GPUs, whatever is set.
 JitFusion current_jit_fusion();
 
 // Settings in force for the life of the object. Modules keep what they were compiled to.

@@ -250,6 +250,22 @@ TEST_P(AdamKernels, ReadsAndRoundsEveryReducedValueAsLibTorch) {
   }
 }
 
+TEST_P(AdamKernels, ALearningRateBelowZeroAscends) {
+  AdamTensors t = fresh({torch::ones({20})}, false);
+  step_with(kernel_, t, {.lr = -0.1}, {torch::full({20}, 3.0)});
+  EXPECT_TRUE(torch::allclose(t.parameters[0], torch::full({20}, 1.1)));
+}
+
+// Where subnormal floats are flushed to zero, subnormal halves must not be.
+TEST_P(AdamKernels, ReadsSubnormalHalvesThoughFloatsAreFlushed) {
+  if (!at::globalContext().setFlushDenormal(true)) GTEST_SKIP() << "this processor cannot flush";
+  AdamTensors t = fresh({torch::ones({17})}, false);
+  const auto smallest = torch::ones({17}, at::kShort).view(at::kHalf);  // 2^-24
+  step_with(kernel_, t, {.lr = 0, .beta1 = 0}, {smallest});
+  at::globalContext().setFlushDenormal(false);
+  EXPECT_TRUE(torch::equal(t.exp_avgs[0], torch::full({17}, 0x1p-24F)));
+}
+
 // Floats between two reduced values, rounded for the copy.
 TEST_P(AdamKernels, WritesACopyRoundedAsLibTorch) {
   torch::manual_seed(5);
@@ -314,8 +330,8 @@ class AdamRefusals : public testing::Test {
 };
 
 TEST_F(AdamRefusals, Options) {
-  expect("adam: lr is -1; allowed: 0 or more", {.lr = -1});
-  expect("adam: lr is nan; allowed: 0 or more", {.lr = std::nan("")});
+  expect("adam: lr is inf; allowed: a finite number", {.lr = INFINITY});
+  expect("adam: lr is nan; allowed: a finite number", {.lr = std::nan("")});
   expect("adam: beta1 is 1; allowed: 0 to below 1", {.beta1 = 1});
   expect("adam: beta2 is -0.5; allowed: 0 to below 1", {.beta2 = -0.5});
   expect("adam: eps is -1e-08; allowed: 0 or more", {.eps = -1e-8});

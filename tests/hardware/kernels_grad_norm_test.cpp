@@ -101,7 +101,7 @@ TEST_P(GradNormKernels, TheBitsDependNeitherOnTheLevelNorOnTheThreads) {
 TEST_P(GradNormKernels, ScalesAndMeasuresTheNewValues) {
   for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16}) {
     const Tensors tensors = gradients(type), expected = copies(tensors);
-    at::_foreach_mul_(expected, at::tensor(0.37F));
+    at::_foreach_mul_(expected, at::scalar_tensor(0.37F));
     const GradNorm found = kernel_(tensors, 0.37);
     for (size_t i = 0; i < tensors.size(); ++i)
       EXPECT_TRUE(same_bits(tensors[i], expected[i])) << type << ", tensor " << i;

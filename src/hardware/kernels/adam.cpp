@@ -18,9 +18,9 @@ namespace {
   throw HardwareError(core::str("adam: ", what, "; allowed: ", allowed));
 }
 
-// Written so that NaN is refused too.
+// Written so that NaN is refused too. A learning rate below 0 ascends, as with the classes.
 void check_options(const AdamStep& step) {
-  if (!(step.lr >= 0)) refuse(core::str("lr is ", step.lr), "0 or more");
+  if (!std::isfinite(step.lr)) refuse(core::str("lr is ", step.lr), "a finite number");
   if (!(step.beta1 >= 0 && step.beta1 < 1))
     refuse(core::str("beta1 is ", step.beta1), "0 to below 1");
   if (!(step.beta2 >= 0 && step.beta2 < 1))

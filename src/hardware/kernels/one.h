@@ -23,9 +23,9 @@ inline float widen(float x) { return x; }
 inline float widen(Brain x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
 inline float widen(Half x) {
   const uint32_t sign = (x.bits & 0x8000U) << 16, rest = x.bits & 0x7FFFU;
-  // Moves exponent and mantissa into place; the product corrects the bias, subnormals included.
-  const float magnitude = float_of(rest << 13) * float_of(0x77800000U);
-  if (rest < 0x7C00U) return float_of(sign | bits_of(magnitude));
+  // Subnormal: a whole number of 2^-24. No subnormal float, which a thread may flush to zero.
+  if (rest < 0x0400U) return float_of(sign | bits_of(static_cast<float>(rest) * 0x1p-24F));
+  if (rest < 0x7C00U) return float_of(sign | ((rest << 13) + 0x38000000U));
   const uint32_t quiet = rest > 0x7C00U ? 0x00400000U : 0;
   return float_of(sign | 0x7F800000U | quiet | (rest << 13));
 }
