@@ -64,7 +64,8 @@ TEST(ClipGradNorm, ServesReducedTypesAsFloat) {
   for (const double max_norm : {0.0, 0.5, 1e6}) {
     const Tensors ours = with_reduced_gradients();
     Tensors expected;
-    for (const auto& parameter : ours) expected.push_back(parameter.grad().clone().to(torch::kFloat));
+    for (const auto& parameter : ours)
+      expected.push_back(parameter.grad().clone().to(torch::kFloat));
     double sum = 0;
     for (const auto& grad : expected) sum += grad.to(torch::kDouble).square().sum().item<double>();
     const double norm = Accelerator().clip_grad_norm_(ours, max_norm).item<double>();
