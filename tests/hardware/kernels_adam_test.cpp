@@ -214,7 +214,8 @@ void expect_same_bits(const AdamTensors& a, const AdamTensors& b, const char* wh
 
 TEST_P(AdamKernels, TheBitsDependNeitherOnTheLevelNorOnTheThreads) {
   const AdamKernel scalar = cpu_adam(kScalarLoops);
-  for (const Types& types : kTypes)
+  for (const Types& types : kTypes) {
+    const auto grads = random_grads(types.grad);
     for (const bool amsgrad : {false, true})
       for (const bool decoupled : {false, true}) {
         const AdamStep step = {.lr = 0.1,
@@ -223,15 +224,15 @@ TEST_P(AdamKernels, TheBitsDependNeitherOnTheLevelNorOnTheThreads) {
                                .amsgrad = amsgrad,
                                .div_scale = 3};
         AdamTensors expected = fresh(random_tensors(types.parameter, 1), amsgrad);
-        for (const Tensors& grads : random_grads(types.grad))
-          step_with(scalar, expected, step, grads);
+        for (const Tensors& each : grads) step_with(scalar, expected, step, each);
         for (const int threads : {1, 3}) {
           const ScopedThreads scope(threads);
           AdamTensors t = fresh(random_tensors(types.parameter, 1), amsgrad);
-          for (const Tensors& grads : random_grads(types.grad)) step_with(kernel_, t, step, grads);
+          for (const Tensors& each : grads) step_with(kernel_, t, step, each);
           expect_same_bits(t, expected, c10::toString(types.parameter));
         }
       }
+  }
 }
 
 // Every one of the 65536 values of a reduced type, as parameter and gradient: conversions in both
