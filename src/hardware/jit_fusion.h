@@ -23,10 +23,9 @@ struct JitFusion {
   bool operator==(const JitFusion&) const = default;
 };
 
-// On a GPU: profile, fuse, generate code. On anything else: profile
-// only, since LibTorch's wheels have no LLVM, without which generated code is interpreted.
-// (ColossalAI's set_jit_fusion_options switches fusion off everywhere with today's LibTorch: it
-// relies on nvFuser, which is gone.)
+// On a GPU: profile, fuse, generate code. On anything else: profile only, since LibTorch's wheels
+// have no LLVM, without which generated code is interpreted. (ColossalAI's set_jit_fusion_options
+// switches fusion off everywhere with today's LibTorch: it relies on nvFuser, which is gone.)
 JitFusion jit_fusion_for(c10::DeviceType type);
 
 // on_gpu is false in a LibTorch without GPUs, whatever is set.
