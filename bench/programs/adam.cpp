@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   bench::expect_equal(ours.parameters, theirs);
   bench::expect_equal(aten.parameters, theirs);
   if (!is_small) sides.push_back({"copy", copy_of(bytes_moved(theirs))});
-  bench::time_by_turns(sides, is_small ? bench::Plan{.warmups = 200, .blocks = 20, .steps = 200}
+  bench::time_by_turns(sides, is_small ? bench::Plan{.warmups = 50, .blocks = 20, .steps = 50}
                                        : bench::Plan{.warmups = 1, .blocks = 7, .steps = 3});
   bench::report(sides);
 }

@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
                                     {"libtorch_clipped", shrinking(their_clip)},
                                     {"ours_within", [&] { our_clip(2); }},
                                     {"libtorch_within", [&] { their_clip(2); }}};
-  bench::time_by_turns(sides, is_small ? bench::Plan{.warmups = 200, .blocks = 20, .steps = 200}
+  bench::time_by_turns(sides, is_small ? bench::Plan{.warmups = 50, .blocks = 20, .steps = 50}
                                        : bench::Plan{.warmups = 1, .blocks = 7, .steps = 3});
   bench::expect_equal(gradients(ours), gradients(theirs));
   bench::report(sides);

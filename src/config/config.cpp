@@ -48,11 +48,8 @@ constexpr Setting kSettings[] = {
 
 // Read elsewhere: set by the launcher for its processes, or by other rooms.
 constexpr const char* kReadElsewhere[] = {
-    "DRIVETRAIN_STORE_FD",
-    "DRIVETRAIN_ERROR_FILE",
-    "DRIVETRAIN_LOG_LEVEL",
-    "DRIVETRAIN_TERMINAL_COLUMNS",
-    "DRIVETRAIN_CPU_CAPABILITY",
+    "DRIVETRAIN_STORE_FD",         "DRIVETRAIN_ERROR_FILE",     "DRIVETRAIN_LOG_LEVEL",
+    "DRIVETRAIN_TERMINAL_COLUMNS", "DRIVETRAIN_CPU_CAPABILITY",
 };
 
 void apply(const Setting& setting, Config& config) {
