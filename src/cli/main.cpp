@@ -22,6 +22,8 @@ constexpr int kUsageError = 2;
 
 constexpr std::array kSubcommands = {
     Subcommand{"launch", "Run a program as one process per rank, and look after them", launch},
+    Subcommand{"env", "Print what is known of this machine and installation", env},
+    Subcommand{"doctor", "Check this machine and installation, and say what to do", doctor},
 };
 
 void print_help(std::ostream& out) {

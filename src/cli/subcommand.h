@@ -16,5 +16,7 @@ struct Subcommand {
 };
 
 int launch(const std::vector<std::string>& arguments);
+int env(const std::vector<std::string>& arguments);
+int doctor(const std::vector<std::string>& arguments);
 
 }  // namespace drivetrain::cli

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/variables.h"
 #include "core/environment.h"
 #include "core/text.h"
 
@@ -68,22 +69,45 @@ void apply(const Setting& setting, Config& config) {
 
 // A mistyped name would otherwise be a setting that does nothing.
 void refuse_unknown_names() {
-  constexpr std::string_view prefix = "DRIVETRAIN_";
-  std::vector<std::string> known(std::begin(kReadElsewhere), std::end(kReadElsewhere));
-  for (const Setting& setting : kSettings) known.emplace_back(setting.name);
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string name = core::split(*entry, '=').front();
-    if (!name.starts_with(prefix) || std::ranges::find(known, name) != known.end()) continue;
-    std::vector<std::string> tails;
-    for (const std::string& each : known) tails.push_back(each.substr(prefix.size()));
-    const std::string near = core::nearest(name.substr(prefix.size()), tails);
+  std::vector<std::string> names;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    names.push_back(core::split(*entry, '=').front());
+  for (const auto& [name, near] : config::unknown_variables(names))
     throw ConfigError(str("environment variable ", name, " is unknown",
-                          near.empty() ? std::string() : str(", did you mean ", prefix, near, "?"),
-                          "; allowed: ", core::join(known), "; correct or unset it"));
-  }
+                          near.empty() ? std::string() : str(", did you mean ", near, "?"),
+                          "; allowed: ", core::join(config::known_variables()),
+                          "; correct or unset it"));
 }
 
 }  // namespace
+
+std::vector<std::string> config::known_variables() {
+  std::vector<std::string> known(std::begin(kReadElsewhere), std::end(kReadElsewhere));
+  for (const Setting& setting : kSettings) known.emplace_back(setting.name);
+  return known;
+}
+
+std::vector<std::string> config::other_names() {
+  std::vector<std::string> names;
+  for (const Setting& setting : kSettings)
+    if (setting.alias != nullptr) names.emplace_back(setting.alias);
+  return names;
+}
+
+std::vector<config::UnknownVariable> config::unknown_variables(
+    const std::vector<std::string>& names) {
+  constexpr std::string_view prefix = "DRIVETRAIN_";
+  const std::vector<std::string> known = known_variables();
+  std::vector<std::string> tails;
+  for (const std::string& each : known) tails.push_back(each.substr(prefix.size()));
+  std::vector<UnknownVariable> unknown;
+  for (const std::string& name : names) {
+    if (!name.starts_with(prefix) || std::ranges::find(known, name) != known.end()) continue;
+    const std::string near = core::nearest(name.substr(prefix.size()), tails);
+    unknown.push_back({name, near.empty() ? near : str(prefix, near)});
+  }
+  return unknown;
+}
 
 Config Config::from_environment() {
   refuse_unknown_names();

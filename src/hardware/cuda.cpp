@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "core/text.h"
+#include "hardware/fork_guard.h"
 #include "hardware/table.h"
 
 namespace drivetrain {
@@ -42,6 +43,7 @@ struct Driver {
     load(library, "cuDeviceGetAttribute", attribute);
     load(library, "cuDeviceGetUuid", uuid);
     usable = init && get && name && total_memory && attribute && uuid && init(0) == 0;
+    if (usable) hardware::note_device_use();
   }
 };
 

@@ -16,6 +16,8 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "hardware/event_state.h"
+#include "hardware/facts/visible_devices.h"
+#include "hardware/fork_guard.h"
 #include "hardware/table.h"
 
 namespace drivetrain {
@@ -32,6 +34,9 @@ auto guarded(const std::string& name, const char* call, Fn&& fn) {
     return HardwareError(str(name, ": ", call, " failed: ", reason,
                              "; allowed: what this backend's library supports; see its reason"));
   };
+  if (hardware::forked_after_device_use())
+    throw HardwareError(str(name, ": ", call, " failed: ", hardware::kForkedTooLate,
+                            "; allowed: devices of the process itself; start it by exec"));
   try {
     return fn();
   } catch (const c10::OutOfMemoryError&) {
@@ -129,7 +134,14 @@ std::string driver_state(const AcceleratorFacts& facts) {
 std::string hidden_devices(const AcceleratorFacts& facts) {
   const char* value =
       facts.visible_devices.empty() ? nullptr : std::getenv(facts.visible_devices.c_str());
-  return value == nullptr ? "" : str("; ", facts.visible_devices, " is \"", value, "\"");
+  if (value == nullptr) return "";
+  try {
+    const auto shown = hardware::parse_visible_devices(facts.visible_devices, value);
+    return str("; ", facts.visible_devices, " is \"", value, "\"",
+               shown.empty() ? ", which hides every device" : "");
+  } catch (const ConfigError& error) {
+    return "; " + error.what_happened();
+  }
 }
 
 std::string why_plugin_is_missing(const AcceleratorFacts& facts) {
@@ -164,11 +176,18 @@ std::string DeviceAccelerator::why_unavailable() const {
   if (!c10::impl::hasDeviceGuardImpl(type))
     return str("this LibTorch was built without it, or its library is not linked",
                driver_state(facts()));
-  const bool answers =
-      !has_own_hooks(type) || at::globalContext().getAcceleratorHooksInterface(type).isAvailable();
-  if (!answers || guard_of(type).deviceCount() <= 0)
-    return str("LibTorch has it, but finds no device", hidden_devices(facts()),
-               driver_state(facts()));
+  if (hardware::forked_after_device_use()) return hardware::kForkedTooLate;
+  try {
+    const bool answers = !has_own_hooks(type) ||
+                         at::globalContext().getAcceleratorHooksInterface(type).isAvailable();
+    if (!answers || guard_of(type).deviceCount() <= 0)
+      return str("LibTorch has it, but finds no device", hidden_devices(facts()),
+                 driver_state(facts()));
+  } catch (const std::exception& error) {
+    return str("LibTorch has it, but asking for devices failed: ", error.what(),
+               hidden_devices(facts()), driver_state(facts()));
+  }
+  hardware::note_device_use();  // counting the devices has started the driver's library
   return "";
 }
 

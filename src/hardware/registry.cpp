@@ -10,6 +10,7 @@
 #include "core/environment.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "hardware/passed_over.h"
 #include "hardware/table.h"
 
 namespace drivetrain {
@@ -67,9 +68,18 @@ std::shared_ptr<BaseAccelerator> find(const std::string& name) {
   return nullptr;
 }
 
+// The contract forbids it to throw; a backend that does all the same must not end detection.
+std::string why_unavailable(const BaseAccelerator& accelerator) {
+  try {
+    return accelerator.why_unavailable();
+  } catch (const std::exception& error) {
+    return str("asking it failed: ", error.what());
+  }
+}
+
 // **Throws HardwareError if** no device of `accelerator` can be used.
 void check_available(const BaseAccelerator& accelerator, const std::string& who_asked) {
-  const std::string reason = accelerator.why_unavailable();
+  const std::string reason = why_unavailable(accelerator);
   if (reason.empty()) return;
   throw HardwareError(
       str("accelerator \"", accelerator.name(), "\"", who_asked, " is not available: ", reason,
@@ -87,6 +97,7 @@ std::shared_ptr<BaseAccelerator> make_available(const std::string& name,
 struct Detection {
   std::shared_ptr<BaseAccelerator> chosen;
   std::vector<ProbeResult> report;
+  std::vector<hardware::PassedOver> passed_over;
 };
 
 std::string count_of(const BaseAccelerator& accelerator) {
@@ -100,7 +111,7 @@ Detection probe(const std::string& wanted) {
   for (const Backend& backend : backends()) {
     const std::string& name = backend.facts.name;
     auto candidate = make(backend);
-    std::string reason = candidate->why_unavailable();
+    std::string reason = why_unavailable(*candidate);
     const bool available = reason.empty();
     const bool chosen = available && !detection.chosen && (wanted.empty() || wanted == name);
     if (available) reason = count_of(*candidate);
@@ -109,6 +120,8 @@ Detection probe(const std::string& wanted) {
     else if (available)
       reason += wanted.empty() ? str(", but ", detection.chosen->name(), " comes first")
                                : str(", but ", kVariable, " names ", wanted);
+    if (!available && !detection.chosen && wanted.empty())
+      detection.passed_over.push_back({backend.facts, reason});
     detection.report.push_back({name, chosen, reason});
     if (chosen) detection.chosen = std::move(candidate);
   }
@@ -139,6 +152,7 @@ void detect_and_store(bool again) {
   if (r.is_explicit || (r.chosen && !again)) return;
   if (!r.chosen || r.chosen->name() != detection.chosen->name())
     core::log_info("accelerator " + detection.chosen->name() + " (detected)");
+  hardware::warn_of_passed_over(detection.passed_over, detection.chosen->name());
   r.chosen = std::move(detection.chosen);
 }
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row a backend, in the order in which auto-detection asks. A new one is a row here.
+// One row a backend, in the order in which auto-detection asks. A new one is a row here; what its
+// driver shows without LibTorch is a row of facts/drivers.cpp.
 #include "hardware/table.h"
 
 #include <drivetrain/backends.h>
 
 #include <algorithm>
+
+#include "hardware/facts/drivers.h"
 
 namespace drivetrain::hardware {
 namespace {
@@ -15,35 +18,34 @@ std::shared_ptr<BaseAccelerator> make(const AcceleratorFacts& facts) {
 }
 
 // A device that a PrivateUse1 plugin of this name brings.
-AcceleratorFacts plugin(const std::string& name, std::string communication,
-                        std::string visible_devices, int priority, std::string driver_path = "") {
+AcceleratorFacts plugin(const std::string& name, std::string communication, int priority) {
   return {.name = name,
           .type = c10::DeviceType::PrivateUse1,
           .communication_backend = std::move(communication),
-          .visible_devices = std::move(visible_devices),
+          .visible_devices = visible_devices_variable(name),
           .priority = priority,
           .plugin = name,
-          .driver_path = std::move(driver_path)};
+          .driver_path = driver_path(name)};
 }
 
 AcceleratorFacts cuda() {
   return {.name = "cuda",
           .type = c10::DeviceType::CUDA,
           .communication_backend = "nccl",
-          .visible_devices = "CUDA_VISIBLE_DEVICES",
+          .visible_devices = visible_devices_variable("cuda"),
           .priority = 10,
           .plugin = "",
-          .driver_path = "/proc/driver/nvidia/version"};
+          .driver_path = driver_path("cuda")};
 }
 
 AcceleratorFacts xpu() {
   return {.name = "xpu",
           .type = c10::DeviceType::XPU,
           .communication_backend = "xccl",
-          .visible_devices = "ZE_AFFINITY_MASK",
+          .visible_devices = visible_devices_variable("xpu"),
           .priority = 30,
           .plugin = "",
-          .driver_path = ""};
+          .driver_path = driver_path("xpu")};
 }
 
 AcceleratorFacts mps() {
@@ -76,10 +78,10 @@ AcceleratorFacts hpu() {
   return {.name = "hpu",
           .type = c10::DeviceType::HPU,
           .communication_backend = "hccl",
-          .visible_devices = "HABANA_VISIBLE_MODULES",
+          .visible_devices = visible_devices_variable("hpu"),
           .priority = 80,
           .plugin = "",
-          .driver_path = ""};
+          .driver_path = driver_path("hpu")};
 }
 
 AcceleratorFacts cpu() {
@@ -105,14 +107,14 @@ AcceleratorFacts cpu() {
 const std::vector<Backend>& builtin_backends() {
   static const std::vector<Backend> table = {
       {cuda(), make<CudaAccelerator>},
-      {plugin("npu", "hccl", "ASCEND_RT_VISIBLE_DEVICES", 20, "/dev/davinci_manager"), {}},
+      {plugin("npu", "hccl", 20), {}},
       {xpu(), {}},
       {mps(), make<MpsAccelerator>},
-      {plugin("mlu", "cncl", "MLU_VISIBLE_DEVICES", 50, "/dev/cambricon_ctl"), {}},
-      {plugin("musa", "mccl", "MUSA_VISIBLE_DEVICES", 60), {}},
+      {plugin("mlu", "cncl", 50), {}},
+      {plugin("musa", "mccl", 60), {}},
       {mtia(), {}},
       {hpu(), {}},
-      {plugin("sdaa", "tccl", "SDAA_VISIBLE_DEVICES", 90), {}},
+      {plugin("sdaa", "tccl", 90), {}},
       {cpu(), make<CpuAccelerator>},
   };
   return table;

@@ -61,9 +61,9 @@ Examples:
 void declare_processes(CLI::App& app, Texts& texts) {
   const std::string group = "Processes";
   app.add_option("-n,--num-processes", texts.num_processes,
-                 "Ranks over all machines. Default: one per accelerator device here "
-                 "(CUDA_VISIBLE_DEVICES, else /dev/nvidia*) times the machines; without a device, "
-                 "or with --cpu, one per machine")
+                 "Ranks over all machines. Default: one per accelerator device here (what the "
+                 "variable that hides devices lists, else the device files) times the machines; "
+                 "without a device, or with --cpu, one per machine")
       ->type_name("N")
       ->group(group);
   app.add_flag("--cpu", texts.cpu, "Run on the CPU whatever else is present")->group(group);
@@ -71,6 +71,12 @@ void declare_processes(CLI::App& app, Texts& texts) {
                "Give each rank cores of its own, out of those that the launcher may use. Default: "
                "on where no accelerator is used. Without effect where there are fewer cores than "
                "ranks, or a cgroup quota allows less than the cores")
+      ->group(group);
+  app.add_flag(
+         "--split-devices", texts.split_devices,
+         "Show each rank one device only: the one of its local rank, of those visible here, by "
+         "the variable that hides devices (an index, a GPU-... or a MIG-... as it is written "
+         "there). Default: every rank sees all, and takes the one of its local rank")
       ->group(group);
   app.add_option("--num-threads", texts.num_threads,
                  "OMP_NUM_THREADS of each rank. Default: the variable if set, else cores / ranks")

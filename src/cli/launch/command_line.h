@@ -14,7 +14,7 @@ struct Texts {
   std::string num_threads, timeout, run_id, max_restarts, monitor_interval, grace_period;
   std::string log_dir, error_file, show;
   bool cpu = false, debug = false, dry_run = false, quiet = false;
-  bool bind_cores = false, prefix = false;
+  bool bind_cores = false, prefix = false, split_devices = false;
 };
 
 void declare(CLI::App& app, Texts& texts);

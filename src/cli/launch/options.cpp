@@ -4,12 +4,12 @@
 #include <drivetrain/error.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "cli/launch/command_line.h"
 #include "cli/launch/limits.h"
 #include "core/environment.h"
 #include "core/text.h"
+#include "hardware/facts/drivers.h"
 
 namespace drivetrain::cli {
 namespace {
@@ -133,8 +133,29 @@ void read_machines(const Texts& texts, LaunchOptions& options) {
                           " machines; allowed: 1 to 65535, the same on each; give it"));
 }
 
+void split_devices(const hardware::SeenDevices& seen, LaunchOptions& options) {
+  const auto ranks = static_cast<size_t>(options.local_world_size());
+  if (options.cpu)
+    throw ConfigError(
+        "--split-devices contradicts --cpu (or DRIVETRAIN_CPU); allowed: one of the two; leave one "
+        "out");
+  if (seen.devices.size() < ranks)
+    throw ConfigError(str("--split-devices has ", seen.devices.size(), " devices",
+                          seen.variable.empty()
+                              ? ""
+                              : str(" (", seen.variable, ": ", core::join(seen.devices, ","), ")"),
+                          " for ", ranks,
+                          " ranks of this machine; allowed: a device a rank; "
+                          "start fewer ranks, or leave it out"));
+  options.visible_devices = seen.variable;
+  options.device_of_rank.assign(seen.devices.begin(),
+                                seen.devices.begin() + static_cast<std::ptrdiff_t>(ranks));
+}
+
 void read_processes(const Texts& texts, LaunchOptions& options) {
-  const int devices = options.cpu ? 0 : count_devices();
+  const hardware::SeenDevices seen =
+      options.cpu ? hardware::SeenDevices() : hardware::seen_devices();
+  const auto devices = static_cast<int>(seen.devices.size());
   options.num_processes = read_int("--num-processes", texts.num_processes,
                                    std::max(devices, 1) * options.num_machines, 1, 1'048'576);
   if (options.num_processes % options.num_machines != 0)
@@ -146,6 +167,8 @@ void read_processes(const Texts& texts, LaunchOptions& options) {
                           options.local_world_size(), " of them here; allowed: up to ", most,
                           " on this machine, by its limits on open files (ulimit -Hn) and "
                           "processes; raise them, or use more machines"));
+  options.bind_cores = devices == 0;
+  if (texts.split_devices) split_devices(seen, options);
 }
 
 void read_failures(const Texts& texts, LaunchOptions& options) {
@@ -174,8 +197,7 @@ LaunchOptions read(const CLI::App& app, const Texts& texts) {
   read_machines(texts, options);
   read_processes(texts, options);
   read_failures(texts, options);
-  const bool on_cpu = options.cpu || count_devices() == 0;
-  options.bind_cores = app.count("--bind-cores") > 0 ? texts.bind_cores : on_cpu;
+  if (app.count("--bind-cores") > 0) options.bind_cores = texts.bind_cores;
   if (!texts.num_threads.empty())
     options.num_threads = read_int("--num-threads", texts.num_threads, 1, 1, 65'536);
   options.log_dir = texts.log_dir;
@@ -188,16 +210,6 @@ LaunchOptions read(const CLI::App& app, const Texts& texts) {
 }
 
 }  // namespace
-
-int count_devices() {
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
-    const std::string list = core::trim(visible);
-    return list.empty() || list == "-1" ? 0 : static_cast<int>(core::split(list, ',').size());
-  }
-  int count = 0;
-  while (std::filesystem::exists(str("/dev/nvidia", count))) ++count;
-  return count;
-}
 
 std::optional<LaunchOptions> parse_launch_options(const std::vector<std::string>& arguments,
                                                   std::ostream& out) {

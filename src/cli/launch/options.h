@@ -32,15 +32,15 @@ struct LaunchOptions {
   std::string log_dir;     // empty: no log files
   std::string error_file;  // empty: none
   Show show = Show::all;
+  // --split-devices: the variable that hides devices, and its value for each rank of this machine.
+  // Empty: every rank sees every device.
+  std::string visible_devices;
+  std::vector<std::string> device_of_rank;
   std::optional<bool> prefix;
   std::vector<std::string> command;  // PROGRAM and its arguments
 
   int local_world_size() const { return num_processes / num_machines; }
 };
-
-// Accelerators of this machine, as far as can be told without a driver: the entries of
-// CUDA_VISIBLE_DEVICES, else the device files /dev/nvidia0, /dev/nvidia1, ...
-int count_devices();
 
 // Nothing where --help was asked for and printed to `out`. Throws ConfigError if an option is
 // unknown, out of range or contradicts another, or if PROGRAM is missing.

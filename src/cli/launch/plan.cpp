@@ -55,6 +55,7 @@ bool overridden(const std::string& name, const LaunchOptions& options) {
   if (name == "DRIVETRAIN_CPU") return options.cpu;
   if (name == "DRIVETRAIN_DEBUG") return options.debug;
   if (name == "DRIVETRAIN_TIMEOUT") return !options.timeout.empty();
+  if (!options.visible_devices.empty() && name == options.visible_devices) return true;
   return is_launcher_variable(name);
 }
 
@@ -137,6 +138,9 @@ LaunchPlan make_plan(const LaunchOptions& options, const std::string& program,
     rank.variables.emplace_back("DRIVETRAIN_ERROR_FILE", rank.error_file);
     const int threads = options.num_threads.value_or(rank.share.threads);
     if (set_threads) rank.variables.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
+    if (!options.visible_devices.empty())
+      rank.variables.emplace_back(options.visible_devices,
+                                  options.device_of_rank[static_cast<size_t>(local)]);
     add_settings(options, rank.variables);
     plan.ranks.push_back(std::move(rank));
   }
