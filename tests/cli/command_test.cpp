@@ -4,14 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdio>
-#include <memory>
-
-#include <sys/wait.h>
 
 #include "launcher.h"
+#include "run_shell.h"
 
 namespace drivetrain::cli {
 namespace {
@@ -19,19 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct ShellResult {
-  int code;
-  std::string text;
-};
-
-ShellResult shell(const std::string& command) {
-  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  std::string text;
-  std::array<char, 4096> buffer;
-  for (size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
-    text.append(buffer.data(), n);
-  return {WEXITSTATUS(::pclose(pipe)), text};
-}
+ShellResult shell(const std::string& command) { return run_shell(command + " 2>&1"); }
 
 TEST(Command, TellsItsVersionAndItsSubcommands) {
   const ShellResult version = shell(DRIVETRAIN_COMMAND " --version");
@@ -40,6 +24,8 @@ TEST(Command, TellsItsVersionAndItsSubcommands) {
   const ShellResult help = shell(DRIVETRAIN_COMMAND " --help");
   EXPECT_EQ(help.code, 0);
   EXPECT_THAT(help.text, HasSubstr("launch      Run a program"));
+  EXPECT_THAT(help.text, HasSubstr("env         Print what is known"));
+  EXPECT_THAT(help.text, HasSubstr("doctor      Check this machine"));
   EXPECT_EQ(shell(DRIVETRAIN_COMMAND).code, 2);
 }
 
@@ -73,6 +59,7 @@ double fastest(const Deed& deed) {
 
 TEST(Command, StartsInMilliseconds) {
   EXPECT_LT(fastest([] { shell(DRIVETRAIN_COMMAND " --version"); }), 0.05);
+  EXPECT_LT(fastest([] { shell(DRIVETRAIN_COMMAND " env --probe /nowhere"); }), 0.1);
   EXPECT_LT(fastest([] { launch_and_wait({"--cpu", "-n", "2", "true"}); }), 0.1);
 }
 

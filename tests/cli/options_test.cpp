@@ -171,16 +171,69 @@ TEST_F(Options, DevicesGiveTheDefaultNumberOfRanks) {
   EXPECT_EQ(parse({"p"}).num_processes, 1);
 }
 
+TEST_F(Options, DevicesAreReadInEveryForm) {
+  {
+    ScopedEnv two("CUDA_VISIBLE_DEVICES", "GPU-8932f937,MIG-GPU-8932f937/1/0");
+    EXPECT_EQ(parse({"p"}).num_processes, 2);
+  }
+  ScopedEnv wrong("CUDA_VISIBLE_DEVICES", "gpu0");
+  EXPECT_ERROR(parse({"p"}), ConfigError,
+               "CUDA_VISIBLE_DEVICES is \"gpu0\": \"gpu0\" names no device");
+  EXPECT_EQ(parse({"--cpu", "p"}).num_processes, 1);  // the list is not looked at
+}
+
+TEST_F(Options, DevicesAreSplitOnRequest) {
+  ScopedEnv three("CUDA_VISIBLE_DEVICES", "4, GPU-8932f937,MIG-GPU-8932f937/1/0");
+  EXPECT_TRUE(parse({"p"}).device_of_rank.empty());
+  const LaunchOptions all = parse({"--split-devices", "p"});
+  EXPECT_EQ(all.num_processes, 3);
+  EXPECT_EQ(all.visible_devices, "CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(all.device_of_rank, (Words{"4", "GPU-8932f937", "MIG-GPU-8932f937/1/0"}));
+  EXPECT_EQ(parse({"--split_devices", "-n", "2", "p"}).device_of_rank,
+            (Words{"4", "GPU-8932f937"}));
+  const LaunchOptions second =
+      parse({"--split-devices", "--num-machines", "2", "-n", "4", "--machine-rank", "1",
+             "--main-process-ip", "h", "--main-process-port", "1", "p"});
+  EXPECT_EQ(second.device_of_rank, (Words{"4", "GPU-8932f937"}));  // those of this machine
+}
+
+TEST_F(Options, DevicesThatDoNotSufficeAreNotSplit) {
+  EXPECT_ERROR(parse({"--split-devices", "--cpu", "p"}), ConfigError,
+               "--split-devices contradicts --cpu");
+  EXPECT_ERROR(
+      parse({"--split-devices", "p"}), ConfigError,
+      "--split-devices has 0 devices for 1 ranks of this machine; allowed: a device a rank");
+  ScopedEnv two("CUDA_VISIBLE_DEVICES", "0,1");
+  EXPECT_ERROR(parse({"--split-devices", "-n", "3", "p"}), ConfigError,
+               "--split-devices has 2 devices (CUDA_VISIBLE_DEVICES: 0,1) for 3 ranks");
+}
+
 TEST_F(Options, HelpNamesEveryOption) {
   std::ostringstream help;
   EXPECT_FALSE(parse_launch_options({"--help"}, help));
-  for (const char* name :
-       {"--num-processes",    "--num-machines",      "--machine-rank",  "--main-process-ip",
-        "--run-id",           "--main-process-port", "--cpu",           "--max-restarts",
-        "--monitor-interval", "--bind-cores",        "--no-bind-cores", "--num-threads",
-        "--log-dir",          "--dry-run",           "--debug",         "--timeout",
-        "--grace-period",     "--error-file",        "--show",          "--quiet",
-        "--prefix",           "DRIVETRAIN_STORE_FD"})
+  for (const char* name : {"--num-processes",
+                           "--num-machines",
+                           "--machine-rank",
+                           "--main-process-ip",
+                           "--run-id",
+                           "--main-process-port",
+                           "--cpu",
+                           "--max-restarts",
+                           "--monitor-interval",
+                           "--bind-cores",
+                           "--no-bind-cores",
+                           "--num-threads",
+                           "--log-dir",
+                           "--dry-run",
+                           "--debug",
+                           "--timeout",
+                           "--grace-period",
+                           "--error-file",
+                           "--show",
+                           "--quiet",
+                           "--prefix",
+                           "--split-devices",
+                           "DRIVETRAIN_STORE_FD"})
     EXPECT_THAT(help.str(), ::testing::HasSubstr(name));
 }
 

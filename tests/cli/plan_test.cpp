@@ -109,6 +109,24 @@ TEST(Plan, SettingsReachTheRanksOverThoseInherited) {
   EXPECT_EQ(rank["DRIVETRAIN_TIMEOUT"], "2.5");
 }
 
+TEST(Plan, EachRankSeesItsOwnDeviceWhereTheyAreSplit) {
+  const std::vector<std::string> env = {"SOME_VISIBLE_DEVICES=7,GPU-a,MIG-b/1/0"};
+  LaunchOptions options = options_for(3);
+  EXPECT_EQ(plan_for(options, env).inherited, env);
+  EXPECT_FALSE(table(plan_for(options, env).ranks[0]).contains("SOME_VISIBLE_DEVICES"));
+  options.visible_devices = "SOME_VISIBLE_DEVICES";
+  options.device_of_rank = {"7", "GPU-a", "MIG-b/1/0"};
+  const LaunchPlan plan = plan_for(options, env);
+  EXPECT_TRUE(plan.inherited.empty());
+  EXPECT_EQ(table(plan.ranks[0])["SOME_VISIBLE_DEVICES"], "7");
+  EXPECT_EQ(table(plan.ranks[1])["SOME_VISIBLE_DEVICES"], "GPU-a");
+  EXPECT_EQ(table(plan.ranks[2])["SOME_VISIBLE_DEVICES"], "MIG-b/1/0");
+  EXPECT_EQ(table(plan.ranks[2])["LOCAL_RANK"], "2");
+  std::ostringstream out;
+  print_plan(plan, out);
+  EXPECT_THAT(out.str(), HasSubstr(" SOME_VISIBLE_DEVICES=GPU-a "));
+}
+
 TEST(Plan, ErrorFilesGoToTheLogsByAbsolutePath) {
   LaunchOptions options = options_for(1);
   options.log_dir = "logs";

@@ -16,7 +16,7 @@ using hardware::DriverFound;
 using hardware::DriverRow;
 
 std::string quoted_lines(const Probe& probe) {
-  return probe.lines.empty() ? "" : str("; it last wrote: ", core::join(probe.lines, " | "));
+  return probe.lines.empty() ? "" : str("; it wrote: ", core::join(probe.lines, " | "));
 }
 
 // What the loader's refusal means.
@@ -149,7 +149,8 @@ void check_use(const Case& patient, const DriverFound& driver, const std::string
   if (backend == nullptr || !backend->reason.empty())
     return add(Level::problem,
                str(driver.devices.front(), " is there, but ", row.backend, " is not available: ",
-                   backend == nullptr ? "it is not registered" : backend->reason),
+                   backend == nullptr ? "it is not registered" : backend->reason,
+                   quoted_lines(patient.facts.probe)),
                row.library.empty() ? str("load the plugin that registers ", row.backend)
                                    : monitor_advice(row));
   const bool all_seen =

@@ -57,7 +57,8 @@ void check_settings(const Case& patient, Findings& findings) {
   if (!facts.settings_problem.empty())
     findings.push_back({"settings", Level::problem, facts.settings_problem, "correct or unset it"});
   else
-    findings.push_back({"settings", Level::ok, "every DRIVETRAIN_* variable set is one", ""});
+    findings.push_back(
+        {"settings", Level::ok, "every DRIVETRAIN_* variable that is set is known", ""});
 }
 
 void check_launcher(const Case& patient, Findings& findings) {

@@ -53,11 +53,11 @@ void read_settings(Facts& facts) {
   }
 }
 
-Json limit_json(const hardware::Limit& limit) {
+Json limit_json(const hardware::Limit& limit, const std::string& unit = "") {
   const auto value = [](int64_t number) {
     return number == kUnlimited ? Json("unlimited") : Json(number);
   };
-  return {{"soft", value(limit.soft)}, {"hard", value(limit.hard)}};
+  return {{"soft" + unit, value(limit.soft)}, {"hard" + unit, value(limit.hard)}};
 }
 
 Json system_json(const hardware::SystemFacts& system) {
@@ -93,8 +93,8 @@ Json memory_json(const hardware::SystemFacts& system) {
 Json limits_json(const hardware::SystemFacts& system) {
   return {{"open_files", limit_json(system.open_files)},
           {"processes", limit_json(system.processes)},
-          {"locked_memory", limit_json(system.locked_memory)},
-          {"address_space", limit_json(system.address_space)}};
+          {"locked_memory", limit_json(system.locked_memory, "_bytes")},
+          {"address_space", limit_json(system.address_space, "_bytes")}};
 }
 
 Json drivers_json(const std::vector<hardware::DriverFound>& drivers) {
@@ -111,14 +111,19 @@ Json drivers_json(const std::vector<hardware::DriverFound>& drivers) {
 
 Json environment_json(const Facts& facts) {
   const VariableGroups groups = group_variables(facts.environment);
-  Json unknown = Json::array();
-  for (const config::UnknownVariable& variable : facts.unknown_variables)
-    unknown.push_back(variable.name);
-  return {{"visible_devices", groups.visible_devices},
-          {"settings", groups.settings},
-          {"unknown", unknown},
-          {"launcher", groups.launcher},
-          {"libraries", groups.libraries}};
+  const auto in = [](const std::string& group, const Environment& variables, Json& all) {
+    for (const auto& [name, value] : variables)
+      all.push_back({{"name", name}, {"value", value}, {"read_by", group}});
+  };
+  Json all = Json::array();
+  in("devices", groups.visible_devices, all);
+  in("drivetrain", groups.settings, all);
+  in("launchers", groups.launcher, all);
+  in("libraries", groups.libraries, all);
+  for (Json& variable : all)
+    for (const config::UnknownVariable& unknown : facts.unknown_variables)
+      if (variable["name"] == unknown.name) variable["read_by"] = "nothing: unknown";
+  return all;
 }
 
 Json probe_json(const Probe& probe) {

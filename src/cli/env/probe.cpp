@@ -18,6 +18,7 @@ using core::str;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kName = "drivetrain-probe";
+constexpr const char* kStep = "drivetrain-probe: ";  // how it announces what it asks next
 constexpr size_t kLastLines = 8;
 
 // Beside the command, as in a build folder; where it is installed; "" if nowhere.
@@ -58,7 +59,7 @@ void read_backends(const Json& document, Probe& probe) {
   for (const Json& one : document.at("accelerators")) {
     BackendState backend;
     backend.name = one.at("name").get<std::string>();
-    backend.reason = one.at("reason").get<std::string>();
+    if (!one.at("available").get<bool>()) backend.reason = one.at("reason").get<std::string>();
     backend.runtime_version = one.at("runtime_version").get<std::string>();
     for (const Json& device : one.at("devices")) {
       ++backend.devices;
@@ -110,6 +111,7 @@ Probe read_probe(const std::string& path, const Finished& run, std::chrono::mill
   probe.lines = last_lines(run.err);
   std::tie(probe.state, probe.problem) = failure_of(run, probe, limit);
   if (probe.state != ProbeState::answered) return probe;
+  std::erase_if(probe.lines, [](const std::string& line) { return line.starts_with(kStep); });
   try {
     read_document(run.out, probe);
   } catch (const Json::exception& error) {

@@ -40,8 +40,9 @@ struct BackendState {
 struct Probe {
   ProbeState state = ProbeState::missing;
   std::string path;
-  std::string problem;             // "" where it answered
-  std::vector<std::string> lines;  // the last ones on its standard error
+  std::string problem;  // "" where it answered
+  // The last ones on its standard error; where it answered, what libraries said there.
+  std::vector<std::string> lines;
   double seconds = 0;
   nlohmann::ordered_json document;  // null where it did not answer
 

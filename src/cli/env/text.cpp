@@ -89,8 +89,7 @@ void add_rows(const Json& section, const std::string& indent, Rows& rows) {
     return;
   }
   for (const auto& [key, value] : section.items()) {
-    const bool opens = holds_objects(value) || (value.is_object() && indent.empty() &&
-                                                !value.empty() && !value.contains("soft"));
+    const bool opens = holds_objects(value) || (value.is_object() && value.size() > 2);
     if (!opens) {
       rows.emplace_back(indent + label(key), inline_text(key, value));
       continue;

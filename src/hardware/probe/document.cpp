@@ -14,6 +14,7 @@
 #include <iterator>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "core/text.h"
 #include "hardware/facts/drivers.h"
@@ -135,19 +136,22 @@ Json device_json(const BaseAccelerator& accelerator, int index) {
   return device;
 }
 
-Json accelerator_json(const std::string& name, const Step& step) {
+Json accelerator_json(const std::string& name, const std::string& reason, const Step& step) {
   step(str("asking for ", name));
   const auto accelerator = make_accelerator(name);
+  const std::string why_not = accelerator->why_unavailable();
+  const bool is_available = why_not.empty();
   Json all = {{"name", name},
-              {"reason", accelerator->why_unavailable()},
-              {"type", c10::DeviceTypeName(accelerator->device_type(), true)},
-              {"communication", accelerator->communication_backend()},
-              {"visible_devices", accelerator->facts().visible_devices},
-              {"runtime_version", accelerator->get_version()},
-              {"capabilities", Json::array()},
-              {"devices", Json::array()}};
-  const int count = all["reason"] == "" ? accelerator->device_count() : 0;
-  if (count > 0) all["capabilities"] = names_of(accelerator->capabilities());
+              {"available", is_available},
+              {"reason", reason.empty() ? why_not : reason},
+              {"runtime_version", accelerator->get_version()}};
+  const int count = is_available ? accelerator->device_count() : 0;
+  if (is_available) {
+    all["type"] = c10::DeviceTypeName(accelerator->device_type(), true);
+    all["communication"] = accelerator->communication_backend();
+    all["capabilities"] = names_of(accelerator->capabilities());
+  }
+  all["devices"] = Json::array();
   for (int index = 0; index < count; ++index) {
     step(str("asking ", name, " for device ", index));
     all["devices"].push_back(device_json(*accelerator, index));
@@ -157,17 +161,19 @@ Json accelerator_json(const std::string& name, const Step& step) {
   return all;
 }
 
-Json detection_json() {
-  Json detection = {{"chosen", nullptr}, {"problem", ""}, {"candidates", Json::array()}};
+// What detection says of each, and as a whole; without reasons where it throws.
+std::vector<ProbeResult> detect(Json& detection) {
+  detection = {{"chosen", nullptr}, {"problem", ""}};
+  std::vector<ProbeResult> results;
   try {
-    for (const ProbeResult& result : probe_report()) {
-      if (result.chosen) detection["chosen"] = result.name;
-      detection["candidates"].push_back({{"name", result.name}, {"reason", result.reason}});
-    }
+    results = probe_report();
   } catch (const std::exception& error) {
     detection["problem"] = error.what();
+    for (const std::string& name : registered_accelerators()) results.push_back({name, false, ""});
   }
-  return detection;
+  for (const ProbeResult& result : results)
+    if (result.chosen) detection["chosen"] = result.name;
+  return results;
 }
 
 }  // namespace
@@ -176,10 +182,10 @@ Json make_document(const Step& step) {
   step("loading LibTorch");
   Json document = {{"libtorch", libtorch_json()}, {"communication", communication_backends()}};
   step("detecting an accelerator");
-  document["detection"] = detection_json();
+  const std::vector<ProbeResult> results = detect(document["detection"]);
   document["accelerators"] = Json::array();
-  for (const std::string& name : registered_accelerators())
-    document["accelerators"].push_back(accelerator_json(name, step));
+  for (const ProbeResult& result : results)
+    document["accelerators"].push_back(accelerator_json(result.name, result.reason, step));
   step("done");
   return document;
 }
