@@ -13,6 +13,9 @@ import re
 ROOMS = ["core", "config", "hardware", "comm", "intercept", "data", "precision", "chunk",
          "parallel", "checkpoint", "bigmodel", "tracking", "training", "cli"]
 WITHOUT_TORCH = {"core", "config", "cli"}
+# The part of a room with LibTorch that the command links, too.
+FILES_WITHOUT_TORCH = ("src/hardware/facts/", "src/hardware/cpu_facts.")
+HEADERS_WITH_TORCH = re.compile(r"(torch|ATen|c10)/|drivetrain/(hardware|backends)\.h$")
 # The room that each public header is the face of.
 PUBLIC_ROOM = {
     "error.h": "core", "config.h": "config", "hardware.h": "hardware", "backends.h": "hardware",
@@ -57,6 +60,8 @@ def check_includes(name, text):
             yield f"{name}: includes {include}; take the narrow header"
         if room in WITHOUT_TORCH and re.match(r"(torch|ATen|c10)/", include):
             yield f"{name}: room {room} must not include LibTorch ({include})"
+        if name.startswith(FILES_WITHOUT_TORCH) and HEADERS_WITH_TORCH.match(include):
+            yield f"{name}: the command links this file: it must not include LibTorch ({include})"
         other = room_of(include)
         if other and ROOMS.index(other) > ROOMS.index(room):
             yield f"{name}: room {room} includes {include} of the later room {other}"

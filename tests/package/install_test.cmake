@@ -21,3 +21,8 @@ if(NOT output MATCHES "processes 2")
   message(FATAL_ERROR "the outside project printed:\n${output}")
 endif()
 run(${SCRATCH}/prefix/bin/drivetrain --version)
+# The command finds its helper, and that the library and LibTorch, after the move.
+run(${SCRATCH}/prefix/bin/drivetrain env)
+if(NOT output MATCHES "libexec/drivetrain/drivetrain-probe" OR NOT output MATCHES "state +answered")
+  message(FATAL_ERROR "drivetrain env printed:\n${output}")
+endif()

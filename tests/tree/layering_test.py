@@ -44,6 +44,12 @@ class Layering(unittest.TestCase):
         self.assert_problem({"src/cli/x.cpp": SPDX + "#include <ATen/core/Tensor.h>\n"},
                             "room cli must not include LibTorch")
 
+    def test_libtorch_in_the_facts_that_the_command_links(self):
+        for include in ("ATen/Context.h", "drivetrain/hardware.h"):
+            self.assert_problem({"src/hardware/facts/x.cpp": SPDX + f"#include <{include}>\n"},
+                                "the command links this file")
+        self.assertEqual(problems({"src/hardware/x.cpp": SPDX + "#include <ATen/Context.h>\n"}), [])
+
     def test_the_whole_of_libtorch_in_a_header(self):
         self.assert_problem({"tests/x.h": SPDX + "#include <torch/torch.h>\n"},
                             "a header must not include torch/torch.h")
