@@ -235,6 +235,12 @@ INSTANTIATE_TEST_SUITE_P(Devices, Sick, ::testing::ValuesIn(kDeviceRows),
 const Row kLimitRows[] = {
     {"TooFewCores", healthy, [](Case& c) { c.ranks = 17; }, Level::warning, "16 cores for 17 ranks",
      "start fewer ranks"},
+    {"NarrowMask", healthy,
+     [](Case& c) {
+       c.facts.system.allowed_cores = 2;
+       c.ranks = 4;
+     },
+     Level::warning, "2 cores for 4 ranks (the machine has 16)", "widen the affinity mask"},
     {"Quota", healthy,
      [](Case& c) {
        c.facts.system.quota = 1.5;
@@ -345,7 +351,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, Sick, ::testing::ValuesIn(kSettingRows),
 
 // What must not be taken for a fault.
 const Row kHealthyRows[] = {
-    {"Server", healthy, [](Case&) {}, Level::ok, "", ""},
+    {"Server", healthy, [](Case&) {}, Level::ok, "the kernel shows no accelerator", ""},
     {"Gpus", with_gpus, [](Case&) {}, Level::ok, "4 of 4 devices, driver 570.10, runtime 12.8", ""},
     {"DevicesInUuidForm", with_gpus,
      [](Case& c) {

@@ -240,9 +240,9 @@ TEST(EnvText, IsAlignedAndHasUnits) {
             "  none\n"
             "\n"
             "accelerators\n"
-            "  cpu        synchronous yes\n"
+            "  cpu    synchronous yes\n"
             "    devices\n"
-            "      0      memory 2.0 KiB\n");
+            "      0  memory 2.0 KiB\n");
 }
 
 TEST(EnvOptions, AreCheckedAndSuggestTheNearest) {

@@ -236,6 +236,9 @@ void check_drivers(const Case& patient, Findings& findings) {
       check_use(patient, driver, name, findings);
   }
   if (can_ask) check_missing_drivers(patient, findings);
+  if (patient.facts.drivers.empty())
+    findings.push_back(
+        {"devices", Level::ok, "the kernel shows no accelerator and no driver of one", ""});
 }
 
 void check_detection(const Case& patient, Findings& findings) {

@@ -53,11 +53,13 @@ void check_cores(const Case& patient, Findings& findings) {
       str(usable, " cores for ", patient.ranks, patient.ranks == 1 ? " rank" : " ranks");
   if (usable < system.cores) found += str(" (the machine has ", system.cores, ")");
   const bool by_quota = system.quota && *system.quota < system.allowed_cores;
-  findings.push_back({"cores", is_short ? Level::warning : Level::ok, found,
-                      !is_short  ? ""
-                      : by_quota ? "raise the container's CPU limit, or start fewer ranks"
-                                 : "start fewer ranks, or widen the affinity mask (taskset, the "
-                                   "batch system's cores per task)"});
+  std::string advice = "start fewer ranks";
+  if (by_quota)
+    advice = "raise the container's CPU limit, or start fewer ranks";
+  else if (usable < system.cores)
+    advice += ", or widen the affinity mask (taskset, the batch system's cores per task)";
+  findings.push_back(
+      {"cores", is_short ? Level::warning : Level::ok, found, is_short ? advice : ""});
 }
 
 void check_threads(const Case& patient, Findings& findings) {
