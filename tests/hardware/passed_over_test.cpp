@@ -45,10 +45,10 @@ void in_a_process(const Deed& deed, const std::string& pattern) {
       ::testing::ExitedWithCode(0), pattern);
 }
 
-class PassedOver : public ::testing::Test {
+class PassedOverDeathTest : public ::testing::Test {
  protected:
-  PassedOver() { std::ofstream(driver) << "loaded"; }
-  ~PassedOver() override { std::filesystem::remove(driver); }
+  PassedOverDeathTest() { std::ofstream(driver) << "loaded"; }
+  ~PassedOverDeathTest() override { std::filesystem::remove(driver); }
 
   std::string driver = ::testing::TempDir() + "broken_driver." + std::to_string(::getpid());
   ScopedEnv no_choice{"DRIVETRAIN_ACCELERATOR", nullptr};
@@ -56,7 +56,7 @@ class PassedOver : public ::testing::Test {
   ScopedEnv no_level{"DRIVETRAIN_LOG_LEVEL", nullptr};
 };
 
-TEST_F(PassedOver, IsWarnedOfWithTheReason) {
+TEST_F(PassedOverDeathTest, IsWarnedOfWithTheReason) {
   in_a_process(
       [&] { hardware::warn_of_passed_over({{facts_of("x", driver), "no such call"}}, "cpu"); },
       "drivetrain warning: x is not used although there is .*broken_driver.*: no such "
@@ -64,7 +64,7 @@ TEST_F(PassedOver, IsWarnedOfWithTheReason) {
       "drivetrain doctor");
 }
 
-TEST_F(PassedOver, IsWarnedOfOnce) {
+TEST_F(PassedOverDeathTest, IsWarnedOfOnce) {
   in_a_process(
       [&] {
         for (int i = 0; i < 3; ++i)
@@ -73,7 +73,7 @@ TEST_F(PassedOver, IsWarnedOfOnce) {
       "^[^\n]*x is not used[^\n]*\n$");
 }
 
-TEST_F(PassedOver, IsSilentWhereNothingIsThere) {
+TEST_F(PassedOverDeathTest, IsSilentWhereNothingIsThere) {
   in_a_process(
       [&] {
         hardware::warn_of_passed_over({{facts_of("x", "/nowhere/driver"), "reason"}}, "cpu");
@@ -83,20 +83,20 @@ TEST_F(PassedOver, IsSilentWhereNothingIsThere) {
       "^$");
 }
 
-TEST_F(PassedOver, IsSilentWhereTheUserHidesTheDevices) {
+TEST_F(PassedOverDeathTest, IsSilentWhereTheUserHidesTheDevices) {
   const ScopedEnv hidden("BROKEN_VISIBLE_DEVICES", "-1");
   in_a_process([&] { hardware::warn_of_passed_over({{facts_of("x", driver), "reason"}}, "cpu"); },
                "^$");
 }
 
-TEST_F(PassedOver, IsWarnedOfWhereTheListIsWrong) {
+TEST_F(PassedOverDeathTest, IsWarnedOfWhereTheListIsWrong) {
   const ScopedEnv wrong("BROKEN_VISIBLE_DEVICES", "gpu0");
   in_a_process([&] { hardware::warn_of_passed_over({{facts_of("x", driver), "reason"}}, "cpu"); },
                "x is not used although");
 }
 
 // Through the registry: a backend that throws, though it must not, ends up in the report.
-TEST_F(PassedOver, ByDetectionIsWarnedOf) {
+TEST_F(PassedOverDeathTest, ByDetectionIsWarnedOf) {
   in_a_process(
       [&] {
         register_accelerator(facts_of("broken", driver), [](const AcceleratorFacts& facts) {
@@ -114,7 +114,7 @@ TEST_F(PassedOver, ByDetectionIsWarnedOf) {
       "999; going on with [^\n]*\n$");
 }
 
-TEST_F(PassedOver, ByTheUsersChoiceIsSilent) {
+TEST_F(PassedOverDeathTest, ByTheUsersChoiceIsSilent) {
   const ScopedEnv choice("DRIVETRAIN_ACCELERATOR", "cpu");
   in_a_process(
       [&] {
