@@ -48,6 +48,8 @@ class CpuAccelerator final : public BaseAccelerator {
 
 // Any device type that LibTorch knows as an accelerator, its own or a PrivateUse1 plugin's. What
 // the device's library throws arrives as HardwareError with the backend, the call and the reason.
+// Finding a device counts as its first use: a process forked from this one after that is told so by
+// why_unavailable(), and by a HardwareError from every call.
 class DeviceAccelerator : public BaseAccelerator {
  public:
   explicit DeviceAccelerator(AcceleratorFacts facts);

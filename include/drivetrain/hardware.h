@@ -313,7 +313,8 @@ std::vector<std::string> registered_accelerators();
 std::shared_ptr<BaseAccelerator> make_accelerator(const std::string& name);
 
 // The accelerator in force: the innermost ScopedAccelerator, else what was set, else detected (the
-// first call detects). Never null.
+// first call detects). Never null. Detection logs one warning in a process where it passes over a
+// backend whose driver or devices are there, unless the user has hidden them all.
 std::shared_ptr<BaseAccelerator> get_accelerator();
 
 // An explicit choice for the whole process. **Throws HardwareError if** the name is not registered

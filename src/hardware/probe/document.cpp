@@ -36,7 +36,8 @@ std::string running_version() {
 std::filesystem::path libtorch_folder() {
   link_map* library = nullptr;
   void* handle = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-  if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, &library) != 0) return {};
+  if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&library)) != 0)
+    return {};
   std::error_code error;  // then as it was written
   const auto path = std::filesystem::canonical(library->l_name, error);
   return (error ? std::filesystem::path(library->l_name) : path).parent_path();
