@@ -128,9 +128,7 @@ void check_use(const Case& patient, const DriverFound& driver, const std::string
   const DeviceLibrary* library = library_of(patient, row);
   const BackendState* backend = backend_of(patient, row.backend);
   const std::string runtime = backend == nullptr ? "" : backend->runtime_version;
-  const std::string needed =
-      runtime.empty() ? ""
-                      : hardware::driver_needed(row, driver.version, std::atoi(runtime.c_str()));
+  const auto needed = hardware::driver_needed(row, driver.version, std::atoi(runtime.c_str()));
   if (library != nullptr && !library->is_present)
     return add(
         Level::problem,
