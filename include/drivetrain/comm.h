@@ -8,8 +8,10 @@
 // In a world of one, collectives return their argument.
 //
 // Values are nested (nested.h; names are qualified below because ATen has a flatten of its own).
-// Results are new, contiguous tensors without gradient, on the device of the argument. Tensors that
-// are not on the CPU are staged through host memory. max and min give NaN where any rank has NaN.
+// Results are new, contiguous tensors without gradient, on the device of the argument. max and min
+// give NaN where any rank has NaN. Tensors on an accelerator whose communication library is
+// registered (below) travel by it, and others through page-locked host memory: the asynchronous
+// calls copy beside the device's own work, and start once it has computed the tensor.
 #pragma once
 
 #include <drivetrain/config.h>
@@ -18,6 +20,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +28,11 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
 
 namespace drivetrain {
 
@@ -124,6 +132,19 @@ Tensors pad_across_processes(const World&, const Tensors&, int64_t dim, double p
                              bool pad_first, const CollectiveOptions&);
 
 }  // namespace detail
+
+// Makes one rank's end of a c10d backend. **Collective.**; the store is the backend's own.
+using CommBackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+    std::chrono::milliseconds timeout)>;
+
+// Tensors on an accelerator whose communication_backend() has this name ("nccl", "hccl", "xccl")
+// travel by what `make` makes, in Worlds made from now on. A vendor's plugin, or whoever links one,
+// calls it before. Throws ConfigError if the name is taken.
+void register_comm_backend(const std::string& name, CommBackendFactory make);
+
+// "gloo", which needs no registration and serves host memory, and the others by name.
+std::vector<std::string> registered_comm_backends();
 
 // Collective. Blocks.
 void barrier(const World& world, CollectiveOptions options = {});

@@ -317,6 +317,10 @@ std::shared_ptr<BaseAccelerator> make_accelerator(const std::string& name);
 // backend whose driver or devices are there, unless the user has hidden them all.
 std::shared_ptr<BaseAccelerator> get_accelerator();
 
+// The accelerator that owns tensors of this type: the one in force if it is of the type, else a
+// registered and available one. **Throws HardwareError if** there is none.
+std::shared_ptr<BaseAccelerator> accelerator_of(c10::DeviceType type);
+
 // An explicit choice for the whole process. **Throws HardwareError if** the name is not registered
 // or no device of it is available; the message says what was found. Nothing changes then.
 void set_accelerator(const std::string& name);

@@ -19,15 +19,12 @@ namespace drivetrain::comm {
 namespace {
 
 // Every rank's message, of one length, as rows.
-at::Tensor gather_messages(State& state, const at::Tensor& message, const Record& record) {
-  at::Tensor rows = at::empty({state.facts().world_size, message.numel()}, message.options());
-  state.await(state.transport().all_gather(rows, message, record.timeout), record);
+at::Tensor gather_messages(State& state, const Route& route, const at::Tensor& message,
+                           const Record& record) {
+  at::Tensor rows = at::empty({state.facts().world_size, message.numel()},
+                              message.options().pinned_memory(false));
+  state.await(route.transport.all_gather(rows, message, record.timeout), record);
   return rows;
-}
-
-const char* row_bytes(const at::Tensor& rows, int64_t row, int64_t offset) {
-  return static_cast<const char*>(rows.const_data_ptr()) +
-         (row * rows.size(1)) * rows.element_size() + offset;
 }
 
 }  // namespace
@@ -36,6 +33,7 @@ const char* row_bytes(const at::Tensor& rows, int64_t row, int64_t offset) {
 namespace drivetrain {
 
 using comm::Record;
+using comm::Route;
 using comm::State;
 using core::str;
 
@@ -46,14 +44,18 @@ Tensors all_gather(const World& world, const Tensors& tensors, const CollectiveO
   if (world.world_size() == 1) return tensors;
   State& state = world.state();
   const Record record = state.begin({.name = "all_gather"}, tensors, options);
+  const Route route = state.route(tensors);
   const auto offsets = comm::offsets_of(tensors);
-  const at::Tensor rows = comm::gather_messages(state, comm::pack(tensors, offsets), record);
+  const at::Tensor rows =
+      comm::gather_messages(state, route, comm::pack(tensors, offsets, route.device), record);
   Tensors results;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    std::vector<comm::Piece> pieces;
-    for (int r = 0; tensors[i].defined() && r < world.world_size(); ++r)
-      pieces.push_back({comm::row_bytes(rows, r, offsets[i]), comm::num_rows_of(tensors[i])});
-    results.push_back(tensors[i].defined() ? comm::concatenate(pieces, tensors[i]) : at::Tensor());
+    if (!tensors[i].defined()) {
+      results.emplace_back();
+      continue;
+    }
+    const Sizes counts(world.world_size(), comm::num_rows_of(tensors[i]));
+    results.push_back(comm::concatenate(rows, offsets[i], counts, tensors[i]));
   }
   return results;
 }
@@ -77,7 +79,7 @@ std::vector<Sizes> gather_row_counts(State& state, const Tensors& tensors, const
     *next++ = tensor.defined() ? comm::num_rows_of(tensor) : 0;
     *next++ = row_signature(tensor);
   }
-  const at::Tensor all = comm::gather_messages(state, mine, record);
+  const at::Tensor all = comm::gather_messages(state, state.host_route(), mine, record);
   const auto* said = all.const_data_ptr<int64_t>();
   std::vector<Sizes> counts(num_tensors);
   for (int64_t r = 0; r < all.size(0); ++r)
@@ -91,16 +93,6 @@ std::vector<Sizes> gather_row_counts(State& state, const Tensors& tensors, const
                               "); allowed: rows of one type and shape"));
     }
   return counts;
-}
-
-// The rows of one tensor in everybody's messages.
-at::Tensor collect_rows(const at::Tensor& messages, int64_t offset, c10::ArrayRef<int64_t> rows,
-                        const at::Tensor& like) {
-  if (!like.defined()) return like;
-  std::vector<comm::Piece> pieces;
-  for (size_t r = 0; r < rows.size(); ++r)
-    pieces.push_back({comm::row_bytes(messages, static_cast<int64_t>(r), offset), rows[r]});
-  return comm::concatenate(pieces, like);
 }
 
 }  // namespace
@@ -123,10 +115,14 @@ Tensors gather(const World& world, const Tensors& tensors, Sizes* rows,
   for (const Sizes& count : counts)
     longest.push_back(*std::max_element(count.begin(), count.end()));
   const auto offsets = comm::offsets_of(tensors, &longest);
-  const at::Tensor messages = comm::gather_messages(state, comm::pack(tensors, offsets), record);
+  const Route route = state.route(tensors);
+  const at::Tensor messages =
+      comm::gather_messages(state, route, comm::pack(tensors, offsets, route.device), record);
   Tensors results;
   for (size_t i = 0; i < tensors.size(); ++i)
-    results.push_back(collect_rows(messages, offsets[i], counts[i], tensors[i]));
+    results.push_back(tensors[i].defined()
+                          ? comm::concatenate(messages, offsets[i], counts[i], tensors[i])
+                          : at::Tensor());
   return results;
 }
 
@@ -138,10 +134,12 @@ Tensors broadcast(const World& world, const Tensors& tensors, int root,
   if (world.world_size() == 1) return tensors;
   const Record record = state.begin({.name = "broadcast", .root = root}, tensors, options);
   const auto offsets = comm::offsets_of(tensors);
-  const at::Tensor message =
-      world.rank() == root ? comm::pack(tensors, offsets) : at::empty({offsets.back()}, at::kByte);
-  state.await(state.transport().broadcast(message, root, record.timeout), record);
-  return comm::unpack(static_cast<const char*>(message.const_data_ptr()), tensors, offsets);
+  const Route route = state.route(tensors);
+  const auto bytes = at::TensorOptions(at::kByte).device(route.device);
+  const at::Tensor message = world.rank() == root ? comm::pack(tensors, offsets, route.device)
+                                                  : at::empty({offsets.back()}, bytes);
+  state.await(route.transport.broadcast(message, root, record.timeout), record);
+  return comm::unpack(message, tensors, offsets);
 }
 
 }  // namespace detail
@@ -189,7 +187,8 @@ Tensors pad_across_processes(const World& world, const Tensors& tensors, int64_t
   for (size_t i = 0; i < tensors.size(); ++i)
     if (const auto d = dim_in(tensors[i], dim))
       mine.mutable_data_ptr<int64_t>()[i] = tensors[i].size(*d);
-  const at::Tensor lengths = std::get<0>(comm::gather_messages(state, mine, record).max(0));
+  const at::Tensor lengths =
+      std::get<0>(comm::gather_messages(state, state.host_route(), mine, record).max(0));
   Tensors results = tensors;
   for (size_t i = 0; i < tensors.size(); ++i)
     if (const auto d = dim_in(tensors[i], dim))

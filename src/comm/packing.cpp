@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/packing.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
+#include "comm/staging.h"
 #include "core/invalid_argument.h"
 #include "core/text.h"
 
@@ -13,14 +15,6 @@ namespace drivetrain::comm {
 namespace {
 
 constexpr int64_t kAlignment = 16;
-
-const char* bytes_of(const at::Tensor& tensor) {
-  return static_cast<const char*>(tensor.const_data_ptr());
-}
-
-char* mutable_bytes_of(const at::Tensor& tensor) {
-  return static_cast<char*>(tensor.mutable_data_ptr());
-}
 
 }  // namespace
 
@@ -50,49 +44,66 @@ std::vector<int64_t> offsets_of(const Tensors& tensors, const std::vector<int64_
     offsets.push_back((offsets.back() + rows * row + kAlignment - 1) / kAlignment * kAlignment);
   }
   // Never empty, so that zero-size tensors need no rule of their own.
-  offsets.back() = std::max<int64_t>(offsets.back(), 1);
+  offsets.back() = std::max(offsets.back(), kAlignment);
   return offsets;
 }
 
-at::Tensor pack(const Tensors& tensors, const std::vector<int64_t>& offsets) {
-  at::Tensor message = at::empty({offsets.back()}, at::kByte);
+namespace {
+
+// The bytes of a message from `offset` on, as a tensor. Offsets are multiples of any element's
+// size.
+at::Tensor window(const at::Tensor& message, int64_t offset, c10::IntArrayRef sizes,
+                  at::ScalarType dtype) {
+  const auto bytes = static_cast<int64_t>(c10::elementSize(dtype)) * c10::multiply_integers(sizes);
+  return message.narrow(0, offset, bytes).view(dtype).view(sizes);
+}
+
+}  // namespace
+
+at::Tensor pack(const Tensors& tensors, const std::vector<int64_t>& offsets, at::Device device) {
+  const auto bytes = at::TensorOptions(at::kByte);
+  const at::Tensor message = device.is_cpu()
+                                 ? host_buffer({offsets.back()}, at::kByte, device_among(tensors))
+                                 : at::empty({offsets.back()}, bytes.device(device));
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined() || tensors[i].numel() == 0) continue;
-    const at::Tensor host = tensors[i].detach().cpu().contiguous();
-    std::memcpy(mutable_bytes_of(message) + offsets[i], bytes_of(host), host.nbytes());
+    const at::Tensor& tensor = tensors[i];
+    window(message, offsets[i], tensor.sizes(), tensor.scalar_type())
+        .copy_(tensor.detach(), /*non_blocking=*/true);
   }
+  if (device.is_cpu()) finish_copies_from(tensors);
   return message;
 }
 
-Tensors unpack(const char* message, const Tensors& like, const std::vector<int64_t>& offsets) {
+Tensors unpack(const at::Tensor& message, const Tensors& like,
+               const std::vector<int64_t>& offsets) {
   Tensors tensors;
   for (size_t i = 0; i < like.size(); ++i) {
     if (!like[i].defined()) {
       tensors.emplace_back();
       continue;
     }
-    at::Tensor tensor = at::empty(like[i].sizes(), like[i].scalar_type());
+    const at::Device device = like[i].is_meta() ? at::Device(at::kCPU) : like[i].device();
+    at::Tensor tensor =
+        at::empty(like[i].sizes(), at::TensorOptions(like[i].scalar_type()).device(device));
     if (tensor.numel() > 0)
-      std::memcpy(mutable_bytes_of(tensor), message + offsets[i], tensor.nbytes());
-    tensors.push_back(like[i].is_meta() ? tensor : tensor.to(like[i].device()));
+      tensor.copy_(window(message, offsets[i], like[i].sizes(), like[i].scalar_type()));
+    tensors.push_back(std::move(tensor));
   }
   return tensors;
 }
 
-at::Tensor concatenate(const std::vector<Piece>& pieces, const at::Tensor& like) {
-  int64_t num_rows = 0;
-  for (const Piece& piece : pieces) num_rows += piece.num_rows;
-  std::vector<int64_t> sizes = {num_rows};
+at::Tensor concatenate(const at::Tensor& messages, int64_t offset, c10::ArrayRef<int64_t> num_rows,
+                       const at::Tensor& like) {
+  std::vector<int64_t> sizes = {0};
   if (like.dim() > 1) sizes.insert(sizes.end(), like.sizes().begin() + 1, like.sizes().end());
-  at::Tensor tensor = at::empty(sizes, like.scalar_type());
-  if (tensor.numel() == 0) return tensor.to(like.device());
-  const size_t row = tensor.nbytes() / num_rows;
-  char* next = mutable_bytes_of(tensor);
-  for (const Piece& piece : pieces) {
-    std::memcpy(next, piece.bytes, piece.num_rows * row);
-    next += piece.num_rows * row;
+  std::vector<at::Tensor> pieces;
+  for (size_t r = 0; r < num_rows.size(); ++r) {
+    sizes[0] = num_rows[r];
+    pieces.push_back(
+        window(messages.select(0, static_cast<int64_t>(r)), offset, sizes, like.scalar_type()));
   }
-  return tensor.to(like.device());
+  return at::cat(pieces).to(like.device());
 }
 
 }  // namespace drivetrain::comm

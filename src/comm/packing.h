@@ -15,24 +15,21 @@ using Tensors = std::vector<at::Tensor>;
 int64_t num_rows_of(const at::Tensor& tensor);
 
 // Where each tensor's bytes begin in a message, each on a boundary of 16 bytes; the last entry is
-// the length of the message, at least 1. Undefined tensors take no bytes. With `num_rows`, there is
-// room for so many rows of each. Throws std::invalid_argument for sparse tensors.
+// the length of the message, at least 16. Undefined tensors take no bytes. With `num_rows`, there
+// is room for so many rows of each. Throws std::invalid_argument for sparse tensors.
 std::vector<int64_t> offsets_of(const Tensors& tensors,
                                 const std::vector<int64_t>* num_rows = nullptr);
 
-// The tensors' bytes, as uint8 (offsets.back()) on the CPU.
-at::Tensor pack(const Tensors& tensors, const std::vector<int64_t>& offsets);
+// The tensors' bytes, as uint8 (offsets.back()) on `device`, or in host memory, which is
+// page-locked where that serves a tensor.
+at::Tensor pack(const Tensors& tensors, const std::vector<int64_t>& offsets, at::Device device);
 
 // New tensors of the sizes, types and devices of `like` (on the CPU where it is meta).
-Tensors unpack(const char* message, const Tensors& like, const std::vector<int64_t>& offsets);
+Tensors unpack(const at::Tensor& message, const Tensors& like, const std::vector<int64_t>& offsets);
 
-// Rows of one tensor in somebody's message.
-struct Piece {
-  const char* bytes;
-  int64_t num_rows;
-};
-
-// The pieces one after the other along dim 0, in the type, trailing sizes and device of `like`.
-at::Tensor concatenate(const std::vector<Piece>& pieces, const at::Tensor& like);
+// The first num_rows[r] rows of one tensor in message r, one after the other along dim 0, in the
+// type, trailing sizes and device of `like`. `messages` is uint8 (number of messages, length).
+at::Tensor concatenate(const at::Tensor& messages, int64_t offset, c10::ArrayRef<int64_t> num_rows,
+                       const at::Tensor& like);
 
 }  // namespace drivetrain::comm

@@ -73,9 +73,9 @@ bool travels_as_it_is(at::ScalarType dtype, ReduceOp op) {
   return is_among(kReducible, dtype) && !carries_nan(dtype, op);
 }
 
-at::Tensor to_reducible(const at::Tensor& tensor) {
-  const at::Tensor host = tensor.detach().cpu();
-  const at::Tensor real = host.is_complex() ? at::view_as_real(host.resolve_conj()) : host;
+at::Tensor to_reducible(const at::Tensor& tensor, at::Device device) {
+  const at::Tensor there = tensor.detach().to(device);
+  const at::Tensor real = there.is_complex() ? at::view_as_real(there.resolve_conj()) : there;
   return real.to(reduced_in(tensor.scalar_type())).contiguous();
 }
 

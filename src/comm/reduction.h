@@ -16,9 +16,9 @@ at::ScalarType reduced_in(at::ScalarType dtype);
 // True if a transport reduces the type without any of the below; float16 and bfloat16 included.
 bool travels_as_it_is(at::ScalarType dtype, ReduceOp op);
 
-// The values on the CPU in the type that they are reduced in, any shape; complex ones have a last
+// The values on `device` in the type that they are reduced in, any shape; complex ones have a last
 // dim of two.
-at::Tensor to_reducible(const at::Tensor& tensor);
+at::Tensor to_reducible(const at::Tensor& tensor, at::Device device);
 
 // The inverse: contiguous, of `sizes`, and of the type and device of `like`.
 at::Tensor from_reducible(const at::Tensor& values, const at::Tensor& like, c10::IntArrayRef sizes);

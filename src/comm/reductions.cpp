@@ -30,7 +30,7 @@ void require_all_reducible(const char* name, const Tensors& tensors, ReduceOp op
 // Reduces with each tensor seen as `num_rows` rows along dim 0; the results have as many rows as
 // `reduce_rows` leaves, and are as to_reducible makes them. Undefined tensors stay so.
 Tensors reduce_grouped(const Tensors& tensors, ReduceOp op, int64_t num_rows, int world_size,
-                       const ReduceRows& reduce_rows) {
+                       at::Device device, const ReduceRows& reduce_rows) {
   std::map<at::ScalarType, std::vector<size_t>> groups;
   for (size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].defined()) groups[reduced_in(tensors[i].scalar_type())].push_back(i);
@@ -38,11 +38,11 @@ Tensors reduce_grouped(const Tensors& tensors, ReduceOp op, int64_t num_rows, in
   for (const auto& [dtype, members] : groups) {
     Tensors columns;
     for (const size_t i : members) {
-      const at::Tensor values = to_reducible(tensors[i]);
+      const at::Tensor values = to_reducible(tensors[i], device);
       columns.push_back(values.view({num_rows, values.numel() / num_rows}));
     }
     // A column more, so that there is always something to send.
-    columns.push_back(at::zeros({num_rows, 1}, dtype));
+    columns.push_back(at::zeros({num_rows, 1}, at::TensorOptions(dtype).device(device)));
     const at::Tensor sent = encode(at::cat(columns, 1), op);
     const at::Tensor reduced = decode(reduce_rows(sent), op, world_size);
     int64_t next = 0;
@@ -71,6 +71,7 @@ Tensors restore(Tensors results, const Tensors& like, int64_t divisor = 1) {
 namespace drivetrain::detail {
 
 using comm::Record;
+using comm::Route;
 using comm::State;
 
 Tensors all_reduce(const World& world, const Tensors& tensors, ReduceOp op,
@@ -81,12 +82,13 @@ Tensors all_reduce(const World& world, const Tensors& tensors, ReduceOp op,
   if (world.world_size() == 1) return tensors;
   const Record record =
       state.begin({.name = "all_reduce", .op = comm::op_name(op)}, tensors, options);
+  const Route route = state.route(tensors);
   const auto reduce_rows = [&](const at::Tensor& rows) {
-    state.await(state.transport().all_reduce(rows, op, record.timeout), record);
+    state.await(route.transport.all_reduce(rows, op, record.timeout), record);
     return rows;
   };
-  return comm::restore(comm::reduce_grouped(tensors, op, 1, world.world_size(), reduce_rows),
-                       tensors);
+  return comm::restore(
+      comm::reduce_grouped(tensors, op, 1, world.world_size(), route.device, reduce_rows), tensors);
 }
 
 Tensors reduce(const World& world, const Tensors& tensors, int root, ReduceOp op,
@@ -98,11 +100,13 @@ Tensors reduce(const World& world, const Tensors& tensors, int root, ReduceOp op
   if (world.world_size() == 1) return tensors;
   const Record record =
       state.begin({.name = "reduce", .op = comm::op_name(op), .root = root}, tensors, options);
+  const Route route = state.route(tensors);
   const auto reduce_rows = [&](const at::Tensor& rows) {
-    state.await(state.transport().reduce(rows, op, root, record.timeout), record);
+    state.await(route.transport.reduce(rows, op, root, record.timeout), record);
     return rows;
   };
-  Tensors results = comm::reduce_grouped(tensors, op, 1, world.world_size(), reduce_rows);
+  Tensors results =
+      comm::reduce_grouped(tensors, op, 1, world.world_size(), route.device, reduce_rows);
   return world.rank() == root ? comm::restore(std::move(results), tensors) : tensors;
 }
 
@@ -120,12 +124,14 @@ Tensors reduce_scatter(const World& world, const Tensors& tensors, ReduceOp op,
   if (size == 1) return tensors;
   const Record record =
       state.begin({.name = "reduce_scatter", .op = comm::op_name(op)}, tensors, options);
+  const Route route = state.route(tensors);
   const auto reduce_rows = [&](const at::Tensor& rows) {
     at::Tensor mine = at::empty({1, rows.size(1)}, rows.options());
-    state.await(state.transport().reduce_scatter(mine, rows, op, record.timeout), record);
+    state.await(route.transport.reduce_scatter(mine, rows, op, record.timeout), record);
     return mine;
   };
-  return comm::restore(comm::reduce_grouped(tensors, op, size, size, reduce_rows), tensors, size);
+  return comm::restore(comm::reduce_grouped(tensors, op, size, size, route.device, reduce_rows),
+                       tensors, size);
 }
 
 }  // namespace drivetrain::detail

@@ -24,7 +24,7 @@ using core::str;
 namespace {
 
 // A part in a form that needs nothing of the receiver: the number of tensors; for each its type
-// (-1: undefined), number of dims and sizes; then the packed bytes.
+// (-1: undefined), number of dims and sizes; zeros up to a multiple of 16 bytes; the packed bytes.
 std::string serialize(const Tensors& tensors) {
   std::vector<int64_t> head = {static_cast<int64_t>(tensors.size())};
   for (const at::Tensor& tensor : tensors) {
@@ -34,16 +34,19 @@ std::string serialize(const Tensors& tensors) {
     head.insert(head.end(), tensor.sizes().begin(), tensor.sizes().end());
   }
   const auto offsets = comm::offsets_of(tensors);
-  const at::Tensor message = comm::pack(tensors, offsets);
+  const at::Tensor message = comm::pack(tensors, offsets, at::kCPU);
+  if (head.size() % 2 != 0) head.push_back(0);
   std::string bytes(reinterpret_cast<const char*>(head.data()), head.size() * sizeof(int64_t));
   return bytes.append(static_cast<const char*>(message.const_data_ptr()), message.nbytes());
 }
 
-Tensors deserialize(const char* bytes, size_t num_tensors) {
-  const auto next = [&bytes] {
+Tensors deserialize(const at::Tensor& bytes, size_t num_tensors) {
+  const char* const begin = static_cast<const char*>(bytes.const_data_ptr());
+  int64_t position = 0;
+  const auto next = [&] {
     int64_t value = 0;
-    std::memcpy(&value, bytes, sizeof value);
-    bytes += sizeof value;
+    std::memcpy(&value, begin + position, sizeof value);
+    position += sizeof value;
     return value;
   };
   const auto sent = static_cast<size_t>(next());
@@ -62,7 +65,8 @@ Tensors deserialize(const char* bytes, size_t num_tensors) {
                              : at::empty(sizes, at::TensorOptions(at::kMeta).dtype(
                                                     static_cast<at::ScalarType>(dtype))));
   }
-  return comm::unpack(bytes, like, comm::offsets_of(like));
+  const int64_t head = (position + 15) / 16 * 16;
+  return comm::unpack(bytes.slice(0, head), like, comm::offsets_of(like));
 }
 
 // One row a part, of the longest one's length.
@@ -110,7 +114,7 @@ Tensors scatter(const World& world, const std::vector<Tensors>& parts, size_t nu
   state.await(state.transport().broadcast(length, root, record.timeout), record);
   const at::Tensor mine = at::empty({1, *length.const_data_ptr<int64_t>()}, at::kByte);
   state.await(state.transport().scatter(mine, rows, root, record.timeout), record);
-  return deserialize(static_cast<const char*>(mine.const_data_ptr()), num_tensors);
+  return deserialize(mine.view({mine.numel()}), num_tensors);
 }
 
 }  // namespace drivetrain::detail

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/agreement.h"
+#include "comm/comm_backends.h"
 #include "comm/failure.h"
 #include "core/invalid_argument.h"
 #include "core/live_error.h"
@@ -59,10 +60,14 @@ State::~State() {
 // Others may still need this rank's part of what it has started, and its last words.
 void State::leave() {
   const bool has_failed = !failure_.empty();
-  if (!has_failed && !connections_.transport->finish(std::min(config_.timeout, 5000ms)))
-    fail("it left during a collective");
+  const auto limit = std::min(config_.timeout, 5000ms);
+  bool is_finished = courier_.is_idle_within(limit);
+  for (Transport* transport : transports()) is_finished &= has_failed || transport->finish(limit);
+  if (!has_failed && !is_finished) fail("it left during a collective");
   connections_.watch->end(Ending::left, "");
   if (connections_.serves_store) linger();
+  courier_.stop();  // It uses what follows.
+  device_transports_.clear();
   connections_.transport.reset();
   connections_.watch.reset();
   connections_.store.reset();
@@ -76,6 +81,53 @@ void State::linger() {
     if (connections_.watch->is_alone()) return;
     std::this_thread::sleep_for(pause);
   }
+}
+
+Transport& State::transport() {
+  if (!courier_.is_idle_within(config_.timeout))
+    raise(str("a device has not finished its work before a collective within ",
+              seconds(config_.timeout), "; allowed: DRIVETRAIN_TIMEOUT; look at that device"));
+  return *connections_.transport;
+}
+
+Transport::Started State::start_after(std::function<void()> ready,
+                                      std::function<Transport::Started(Transport&)> start) {
+  return courier_.start_after(std::move(ready), [this, start = std::move(start)] {
+    return start(*connections_.transport);
+  });
+}
+
+// Made on first use, on all ranks in the same collective.
+Transport* State::transport_of(at::DeviceType type) {
+  const auto found = device_transports_.find(type);
+  if (found != device_transports_.end()) return found->second.get();
+  auto made = make_device_transport(connections_.store, facts_, config_.timeout, type);
+  return (device_transports_[type] = std::move(made)).get();
+}
+
+std::optional<Route> State::device_route(c10::ArrayRef<at::Tensor> tensors) {
+  std::optional<at::Device> device;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (tensor.is_cpu() || (device && *device != tensor.device())) return std::nullopt;
+    device = tensor.device();
+  }
+  if (!device) return std::nullopt;
+  Transport* direct = transport_of(device->type());
+  return direct != nullptr ? std::optional(Route{*device, *direct}) : std::nullopt;
+}
+
+Route State::route(c10::ArrayRef<at::Tensor> tensors) {
+  const auto direct = device_route(tensors);
+  return direct ? *direct : host_route();
+}
+
+std::vector<Transport*> State::transports() {
+  std::vector<Transport*> all;
+  if (connections_.transport) all.push_back(connections_.transport.get());
+  for (const auto& [type, transport] : device_transports_)
+    if (transport) all.push_back(transport.get());
+  return all;
 }
 
 Position State::position() {
@@ -218,7 +270,7 @@ void State::end(const std::string& message, Ending ending, const std::string& re
   write_error_file(facts_.rank, message, position().text, blames_peer);
   // First the word, then the broken connections that make the others look for it.
   if (connections_.watch) connections_.watch->end(ending, reason);
-  if (connections_.transport) connections_.transport->abort();
+  for (Transport* transport : transports()) transport->abort();
 }
 
 void State::fail(std::string_view reason) {

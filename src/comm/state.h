@@ -7,12 +7,14 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "comm/courier.h"
 #include "comm/record.h"
 #include "comm/transport.h"
 #include "comm/watch.h"
@@ -27,6 +29,12 @@ struct Connections {
   std::unique_ptr<Transport> transport;
 };
 
+// How a message travels: what carries it, and where its memory is.
+struct Route {
+  at::Device device;
+  Transport& transport;
+};
+
 class State {
  public:
   State(ProcessFacts facts, Config config);
@@ -38,7 +46,20 @@ class State {
 
   const ProcessFacts& facts() const { return facts_; }
   const Config& config() const { return config_; }
-  Transport& transport() { return *connections_.transport; }
+
+  // Through host memory. Blocks until what waits for a device has been started, so that all ranks
+  // start in one order. Throws CommError if that takes longer than the world's timeout.
+  Transport& transport();
+  Route host_route() { return {at::kCPU, transport()}; }
+
+  // On the tensors' own device, if all are on one whose communication backend is registered
+  // (register_comm_backend). **Collective.** on the first such device.
+  std::optional<Route> device_route(c10::ArrayRef<at::Tensor> tensors);
+  Route route(c10::ArrayRef<at::Tensor> tensors);  // Else through host memory.
+
+  // A collective through host memory once `ready` has returned; in the order of calls.
+  Transport::Started start_after(std::function<void()> ready,
+                                 std::function<Transport::Started(Transport&)> start);
 
   // Once, by join(), for a world of more than one rank.
   void connect(Connections connections) { connections_ = std::move(connections); }
@@ -80,6 +101,8 @@ class State {
   void agree(const std::string& signature, const Record& record);
   void leave();
   void linger();
+  Transport* transport_of(at::DeviceType type);
+  std::vector<Transport*> transports();
 
   const ProcessFacts facts_;
   const Config config_;
@@ -91,6 +114,8 @@ class State {
   std::string failure_;            // Why the world cannot be used any more.
 
   Connections connections_;
+  std::map<at::DeviceType, std::unique_ptr<Transport>> device_transports_;
+  Courier courier_;
 };
 
 // A collective that the caller waits for later.

@@ -2,7 +2,11 @@
 #include <ATen/core/grad_mode.h>
 #include <drivetrain/comm.h>
 
+#include <functional>
+#include <utility>
+
 #include "comm/reduction.h"
+#include "comm/staging.h"
 #include "comm/state.h"
 #include "core/invalid_argument.h"
 #include "core/text.h"
@@ -11,6 +15,7 @@ namespace drivetrain {
 
 using comm::Call;
 using comm::Record;
+using comm::State;
 using comm::Transport;
 
 void Pending::wait() {
@@ -36,14 +41,31 @@ void require_contiguous(const char* name, const at::Tensor& tensor) {
                                    "contiguous one; pass tensor.contiguous()"));
 }
 
-// The tensor's own memory, as bytes; a copy where it is not on the CPU.
-at::Tensor host_bytes(const at::Tensor& tensor) {
-  return tensor.detach().cpu().view({tensor.numel()}).view(at::kByte);
+// The tensor's own memory, as bytes.
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.detach().view({tensor.numel()}).view(at::kByte);
 }
 
-void copy_from_host(const at::Tensor& tensor, const at::Tensor& bytes) {
-  at::NoGradGuard no_grad;
-  tensor.copy_(bytes.view(tensor.scalar_type()).view(tensor.sizes()));
+using StartOn = std::function<Transport::Started(Transport&, at::Tensor out, at::Tensor in)>;
+
+// On the tensors themselves where something carries their device's memory, else on copies on the
+// host: of `in` once the device has computed it, and into `out`, which may be the same, at the end.
+Pending start(const std::shared_ptr<State>& state, const Record& record, const at::Tensor& out,
+              const at::Tensor& in, const StartOn& start_on, std::function<void()> after = {}) {
+  const bool on_host = out.is_cpu() && in.is_cpu();
+  const auto route = on_host ? state->host_route() : state->device_route({out, in});
+  if (route)
+    return Pending(
+        std::make_shared<Call>(state, record, start_on(route->transport, out, in), after));
+  const comm::OnHost sent = comm::copy_to_host(in);
+  const at::Tensor got = out.is_same(in) ? sent.tensor : comm::host_buffer_for(out);
+  auto work = state->start_after(sent.ready, [start_on, got, sent = sent.tensor](Transport& host) {
+    return start_on(host, got, sent);
+  });
+  return Pending(std::make_shared<Call>(state, record, std::move(work), [out, got, after] {
+    comm::copy_to_device(out, got);
+    if (after) after();
+  }));
 }
 
 }  // namespace
@@ -56,19 +78,22 @@ Pending World::all_reduce_async(at::Tensor tensor, ReduceOp op, CollectiveOption
       state_->begin({.name = "all_reduce", .op = comm::op_name(op)}, tensor, options);
   if (tensor.numel() == 0) return {};
   at::NoGradGuard no_grad;
-  const bool is_direct = tensor.is_cpu() && comm::travels_as_it_is(tensor.scalar_type(), op);
-  const at::Tensor sent =
-      is_direct ? tensor.detach() : comm::encode(comm::to_reducible(tensor).view({1, -1}), op);
-  std::function<void()> finish;
-  if (!is_direct)
-    finish = [tensor, sent, op, size = world_size()] {
-      at::NoGradGuard no_grad;
-      tensor.copy_(comm::from_reducible(comm::decode(sent, op, size), tensor, tensor.sizes()));
-    };
-  else if (op == ReduceOp::mean)
-    finish = [sent, size = world_size()] { sent.div_(size); };
-  return Pending(std::make_shared<Call>(
-      state_, record, state_->transport().all_reduce(sent, op, record.timeout), finish));
+  const auto all_reduce = [op, limit = record.timeout](Transport& transport, at::Tensor out,
+                                                       const at::Tensor&) {
+    return transport.all_reduce(std::move(out), op, limit);
+  };
+  const at::Tensor values = tensor.detach();
+  if (comm::travels_as_it_is(tensor.scalar_type(), op)) {
+    std::function<void()> divide;
+    if (op == ReduceOp::mean) divide = [values, size = world_size()] { values.div_(size); };
+    return start(state_, record, values, values, all_reduce, divide);
+  }
+  const at::Device device = state_->device_route(values) ? values.device() : at::kCPU;
+  const at::Tensor sent = comm::encode(comm::to_reducible(values, device).view({1, -1}), op);
+  return start(state_, record, sent, sent, all_reduce, [values, sent, op, size = world_size()] {
+    at::NoGradGuard no_grad;
+    values.copy_(comm::from_reducible(comm::decode(sent, op, size), values, values.sizes()));
+  });
 }
 
 Pending World::broadcast_async(at::Tensor tensor, int root, CollectiveOptions options) const {
@@ -77,11 +102,12 @@ Pending World::broadcast_async(at::Tensor tensor, int root, CollectiveOptions op
   if (world_size() == 1) return {};
   const Record record = state_->begin({.name = "broadcast", .root = root}, tensor, options);
   if (tensor.numel() == 0) return {};
-  const at::Tensor bytes = host_bytes(tensor);
-  std::function<void()> finish;
-  if (!tensor.is_cpu()) finish = [tensor, bytes] { copy_from_host(tensor, bytes); };
-  return Pending(std::make_shared<Call>(
-      state_, record, state_->transport().broadcast(bytes, root, record.timeout), finish));
+  const at::Tensor bytes = bytes_of(tensor);
+  return start(
+      state_, record, bytes, bytes,
+      [root, limit = record.timeout](Transport& transport, at::Tensor out, const at::Tensor&) {
+        return transport.broadcast(std::move(out), root, limit);
+      });
 }
 
 Pending World::all_gather_async(at::Tensor out, at::Tensor in, CollectiveOptions options) const {
@@ -100,11 +126,10 @@ Pending World::all_gather_async(at::Tensor out, at::Tensor in, CollectiveOptions
   }
   const Record record = state_->begin({.name = "all_gather"}, in, options);
   if (in.numel() == 0) return {};
-  const at::Tensor gathered = host_bytes(out);
-  std::function<void()> finish;
-  if (!out.is_cpu()) finish = [out, gathered] { copy_from_host(out, gathered); };
-  auto work = state_->transport().all_gather(gathered, host_bytes(in), record.timeout);
-  return Pending(std::make_shared<Call>(state_, record, std::move(work), finish));
+  return start(state_, record, bytes_of(out), bytes_of(in),
+               [limit = record.timeout](Transport& transport, at::Tensor to, at::Tensor from) {
+                 return transport.all_gather(std::move(to), std::move(from), limit);
+               });
 }
 
 }  // namespace drivetrain

@@ -210,6 +210,20 @@ std::shared_ptr<BaseAccelerator> get_accelerator() {
   }
 }
 
+std::shared_ptr<BaseAccelerator> accelerator_of(c10::DeviceType type) {
+  auto current = get_accelerator();
+  if (current->device_type() == type) return current;
+  for (const Backend& backend : backends()) {
+    if (backend.facts.type != type) continue;
+    auto candidate = make(backend);
+    if (candidate->is_available()) return candidate;
+  }
+  throw HardwareError(str("tensors on ", c10::DeviceTypeName(type, /*lower_case=*/true),
+                          " belong to no registered accelerator that is available; allowed: ",
+                          core::join(registered_accelerators()),
+                          "; add yours by register_accelerator()"));
+}
+
 void set_accelerator(const std::string& name) { set_accelerator(make_available(name)); }
 
 void set_accelerator(std::shared_ptr<BaseAccelerator> accelerator) {
