@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "hardware/passed_over.h"
+#include "hardware/plugin.h"
 #include "hardware/table.h"
 
 namespace drivetrain {
@@ -44,6 +45,7 @@ Registry& registry() {
 }
 
 std::vector<Backend> backends() {
+  hardware::load_plugins();
   const std::lock_guard<std::mutex> lock(registry().mutex);
   return registry().backends;
 }

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Three small simulated devices, there before main.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <drivetrain/hardware.h>
+#include <drivetrain_sim/sim.h>
+
+#include <chrono>
+
+namespace drivetrain::sim {
+
+inline const Settings kSettings{.devices = 3, .memory_bytes = int64_t{64} << 20};
+inline const bool loaded = (load(kSettings), true);
+
+inline c10::Device at(int index) {
+  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
+}
+
+inline std::shared_ptr<BaseAccelerator> accelerator() {
+  static const auto instance = make_accelerator("sim");
+  return instance;
+}
+
+// Milliseconds that fn() takes.
+template <class Fn>
+double milliseconds(Fn&& fn) {
+  const auto begin = std::chrono::steady_clock::now();
+  fn();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace drivetrain::sim
