@@ -81,4 +81,12 @@ at::Tensor MetaAliases::of(const at::Tensor& tensor) {
   return alias;
 }
 
+at::Tensor MetaAliases::empty_of(const at::Tensor& tensor) {
+  if (!is_sim(tensor)) return tensor;
+  if (const at::Tensor* alias = known(tensors_, tensor)) return *alias;
+  at::Tensor alias = at::detail::empty_strided_meta({0}, {1}, tensor.scalar_type());
+  tensors_.emplace_back(tensor, alias);
+  return alias;
+}
+
 }  // namespace drivetrain::sim

@@ -32,6 +32,8 @@ class CpuAliases {
 class MetaAliases {
  public:
   at::Tensor of(const at::Tensor& tensor);
+  // One with no elements, unless the tensor has an alias already.
+  at::Tensor empty_of(const at::Tensor& tensor);
 
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;

@@ -3,10 +3,12 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <drivetrain/error.h>
 
 #include <atomic>
 #include <mutex>
+#include <string>
 
 #include "core/text.h"
 
@@ -17,9 +19,20 @@ namespace {
 
 std::atomic<bool> forked{false};
 
+// CPU kernels size some results there and back, and warn of it.
+class Warnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("An output with one or more elements was resized") == std::string::npos)
+      c10::WarningHandler::process(warning);
+  }
+};
+
 }  // namespace
 
 void enter_kernel_thread() {
+  thread_local Warnings warnings;
+  c10::WarningUtils::set_warning_handler(&warnings);
   thread_local const at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::GradMode::set_enabled(false);
   pthread_setname_np(pthread_self(), "sim-stream");

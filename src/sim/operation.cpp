@@ -195,6 +195,24 @@ void resize_outs(const Call& call, const std::vector<IValue>& meta) {
   }
 }
 
+// Outs are handed over empty, so that they get the size that they ought to have.
+std::vector<IValue> for_meta(const Call& call) {
+  MetaAliases aliases;
+  std::vector<IValue> arguments;
+  arguments.reserve(call.arguments.size());
+  for (size_t i = 0; i < call.arguments.size(); ++i) {
+    const bool is_out = std::find(call.plan.outs.begin(), call.plan.outs.end(), i) !=
+                        call.plan.outs.end();
+    arguments.push_back(on(with_each_tensor(call.arguments[i],
+                                            [&](const Tensor& each) {
+                                              return is_out ? aliases.empty_of(each)
+                                                            : aliases.of(each);
+                                            }),
+                           c10::kMeta));
+  }
+  return arguments;
+}
+
 // The results' shapes, after what is written into has been given its new size; none if only
 // running the operation tells.
 std::optional<std::vector<Shape>> shapes_of(const Call& call) {
@@ -202,12 +220,7 @@ std::optional<std::vector<Shape>> shapes_of(const Call& call) {
   if (auto known = known_shapes(call.plan.name, call.arguments)) return known;
   const bool in_place = !call.plan.fresh && call.plan.outs.empty();
   if (!call.plan.has_meta) return in_place ? std::make_optional<std::vector<Shape>>() : std::nullopt;
-  MetaAliases aliases;
-  torch::jit::Stack stack;
-  for (const IValue& value : call.arguments)
-    stack.push_back(
-        on(with_each_tensor(value, [&](const Tensor& each) { return aliases.of(each); }),
-           c10::kMeta));
+  torch::jit::Stack stack = for_meta(call);
   const std::vector<IValue> arguments = stack;
   try {
     call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
@@ -239,6 +252,20 @@ void deliver(const std::string& name, const std::vector<Tensor>& results,
   }
 }
 
+// Kernels may resize a result and size it back; then it lies in host memory. `homes` are where it
+// belongs.
+void bring_home(const std::vector<Tensor>& outs, const std::vector<Tensor>& homes) {
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (outs[i].storage().data() != homes[i].storage().data()) homes[i].copy_(outs[i]);
+}
+
+std::vector<Tensor> outs_of(const Call& call, const std::vector<IValue>& arguments) {
+  std::vector<Tensor> outs;
+  for (const size_t out : call.plan.outs)
+    for_each_tensor(arguments[out], [&](const Tensor& each) { outs.push_back(each); });
+  return outs;
+}
+
 // Enqueues the call, with new tensors of `shapes` as its results.
 std::vector<Tensor> start(const Call& call, const std::vector<Shape>& shapes) {
   std::vector<Tensor> results, promised;
@@ -247,10 +274,16 @@ std::vector<Tensor> start(const Call& call, const std::vector<Shape>& shapes) {
     results.push_back(empty_of(shape, call.index));
     promised.push_back(aliases.of(results.back()));
   }
+  std::vector<IValue> arguments = for_cpu(call, aliases);
+  std::vector<Tensor> outs = outs_of(call, arguments), homes = outs_of(call, call.arguments);
+  CpuAliases of_homes;
+  for (Tensor& home : homes) home = of_homes.of(home);
   current_queue(call.index)
-      .enqueue(call.plan.name, [op = call.op, &plan = call.plan, stack = for_cpu(call, aliases),
-                                promised = std::move(promised)]() mutable {
+      .enqueue(call.plan.name, [op = call.op, &plan = call.plan, stack = std::move(arguments),
+                                promised = std::move(promised), outs = std::move(outs),
+                                homes = std::move(homes)]() mutable {
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+        bring_home(outs, homes);
         if (promised.empty()) return;
         std::vector<Tensor> made;
         for (size_t i = 0; i < stack.size(); ++i)
@@ -315,6 +348,7 @@ std::vector<IValue> run_and_wait(const Call& call) {
   current_queue(call.index).run(call.plan.name, [&] {
     call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   });
+  if (getenv("SIMDBG")) fprintf(stderr, "SYNC %s\n", call.plan.name.c_str());
   bring_outs(call, arguments);
   std::vector<IValue> results;
   for (size_t i = 0; i < stack.size(); ++i) {

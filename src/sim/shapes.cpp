@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/shapes.h"
 
+#include <c10/core/WrapDimMinimal.h>
+
 #include <map>
 
 namespace drivetrain::sim {
@@ -76,6 +78,16 @@ Shapes embedding_backward(const Arguments& a) {
   return {Shape::contiguous(grad.scalar_type(), {a[2].toInt(), grad.size(-1)})};
 }
 
+// self, dim, index
+Shapes index_select(const Arguments& a) {
+  const Tensor self = tensor_at(a, 0);
+  auto sizes = self.sizes().vec();
+  if (!sizes.empty())
+    sizes[static_cast<size_t>(c10::maybe_wrap_dim(a[1].toInt(), self.dim()))] =
+        tensor_at(a, 2).numel();
+  return {Shape::contiguous(self.scalar_type(), sizes)};
+}
+
 }  // namespace
 
 std::optional<Shapes> known_shapes(const std::string& name, const Arguments& arguments) {
@@ -84,6 +96,7 @@ std::optional<Shapes> known_shapes(const std::string& name, const Arguments& arg
       {"aten::native_batch_norm_backward", batch_norm_backward},
       {"aten::native_layer_norm", layer_norm},
       {"aten::native_layer_norm_backward", layer_norm_backward},
+      {"aten::index_select", index_select},
       {"aten::embedding_dense_backward", embedding_backward},
   };
   const auto found = known.find(name);

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <drivetrain/error.h>
 #include <drivetrain/hardware.h>
 #include <drivetrain_sim/sim.h>
 

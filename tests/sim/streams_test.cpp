@@ -109,7 +109,7 @@ TEST_F(SimStreams, EventsTimeTheWorkBetweenThem) {
   sleep(50);
   end.record();
   EXPECT_FALSE(end.query());
-  EXPECT_ERROR(begin.elapsed_time(end), HardwareError, "must be reached");
+  EXPECT_ERROR(begin.elapsed_time(end), HardwareError, "must be completed");
   end.synchronize();
   EXPECT_GE(begin.elapsed_time(end), 49.0);
   EXPECT_LT(begin.elapsed_time(end), 150.0);
