@@ -5,8 +5,8 @@ include(CMakePackageConfigHelpers)
 set(DRIVETRAIN_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/drivetrain)
 
 set_target_properties(drivetrain PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
-install(TARGETS drivetrain EXPORT drivetrain)
-install(DIRECTORY include/drivetrain DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS drivetrain drivetrain_sim EXPORT drivetrain)
+install(DIRECTORY include/drivetrain include/drivetrain_sim DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT drivetrain NAMESPACE drivetrain:: FILE drivetrainTargets.cmake
   DESTINATION ${DRIVETRAIN_PACKAGE_DIR})
 write_basic_package_version_file(drivetrainConfigVersion.cmake COMPATIBILITY SameMinorVersion)

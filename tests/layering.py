@@ -10,7 +10,7 @@ import pathlib
 import re
 
 # In the order data flows (docs/architecture.md).
-ROOMS = ["core", "config", "hardware", "comm", "intercept", "data", "precision", "chunk",
+ROOMS = ["core", "config", "hardware", "sim", "comm", "intercept", "data", "precision", "chunk",
          "parallel", "checkpoint", "bigmodel", "tracking", "training", "cli"]
 WITHOUT_TORCH = {"core", "config", "cli"}
 # The part of a room with LibTorch that the command links, too.

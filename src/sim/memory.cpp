@@ -69,6 +69,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
 class PinnedMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
+    check_driver();
     if (bytes == 0) return {nullptr, nullptr, &release, c10::kCPU};
     void* address = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
     TORCH_CHECK_WITH(OutOfMemoryError, address != nullptr, "no page-locked memory for ", bytes,

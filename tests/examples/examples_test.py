@@ -4,6 +4,7 @@
 usage: examples_test.py BIN_DIR DIGITS
 """
 
+import os
 import pathlib
 import re
 import subprocess
@@ -14,12 +15,16 @@ BIN, DIGITS = pathlib.Path(sys.argv[1]), sys.argv[2]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def output_of(program, *arguments, processes=None):
-    command = [BIN / program, *arguments]
+def output_of(program, *arguments, processes=None, simulated=None):
+    command, environment = [BIN / program, *arguments], dict(os.environ)
     if processes:
-        command = [BIN / "drivetrain", "launch", "--cpu", "--num-processes", str(processes),
-                   *command]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+        command = [BIN / "drivetrain", "launch", "--num-processes", str(processes),
+                   *([] if simulated else ["--cpu"]), *command]
+    if simulated:
+        environment["DRIVETRAIN_SIM_DEVICES"] = str(simulated)
+        environment["DRIVETRAIN_ACCELERATOR"] = "sim"
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250,
+                         env=environment)
     assert run.returncode == 0, f"{command}: {run.returncode}\n{run.stdout}{run.stderr}"
     return run.stdout
 
@@ -71,6 +76,24 @@ class Examples(unittest.TestCase):
         self.assertIn("matmul took time", text)
         self.assertIn("under autocast c10::BFloat16", text)
         self.assertRegex(text, r"\* \w+: ")
+
+    def test_08_simulated(self):
+        text = output_of("08_simulated")
+        self.assertIn("sim (communication gloo, 2 devices)", text)
+        self.assertIn("32768 rows: sim:0 is out of memory. Tried to allocate 32.0 MiB", text)
+        before, after = map(float, re.search(r"loss ([\d.e-]+) to ([\d.e-]+)", text).groups())
+        self.assertLess(after, 0.5 * before)
+        peak, total = map(int, re.search(r"peak (\d+) of (\d+) bytes", text).groups())
+        self.assertEqual(total, 16 << 20)
+        self.assertTrue(0 < peak <= total)
+
+    def test_other_examples_on_simulated_devices(self):
+        plain = number_after("loss", output_of("01_first_plain"))
+        self.assertAlmostEqual(number_after("loss", output_of("01_first_train", simulated=1)), plain,
+                               delta=0.01 * plain)
+        self.assertLess(number_after("loss", output_of("01_first_train", processes=2, simulated=2)),
+                        0.01)
+        self.assertIn("device sim:0 of 3", output_of("07_hardware", simulated=3))
 
 
 class Demo(unittest.TestCase):

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device-generic backend, on a small PrivateUse1 device.
+// The device-generic backend, on simulated PrivateUse1 devices.
 #include <torch/torch.h>
 
 #include <drivetrain/backends.h>
 #include <drivetrain/error.h>
+#include <drivetrain_sim/sim.h>
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
-#include "fake_device.h"
 #include "scoped_env.h"
 
 namespace drivetrain {
 namespace {
+
+constexpr int64_t kBytes = int64_t{256} << 20;
+
+// Before main, so that suites parameterised by the registry see it.
+[[maybe_unused]] const bool loaded = (sim::load({.devices = 2, .memory_bytes = kBytes}), true);
 
 std::string reason_of(const std::string& name) {
   for (const ProbeResult& result : probe_report())
@@ -26,29 +31,29 @@ class Device : public ::testing::Test {
     accelerator->set_device(0);
   }
   ~Device() override {
-    fake::break_driver(false);
+    sim::break_driver(false);
     accelerator->set_device(0);
     clear_accelerator();
   }
 
   ScopedEnv no_choice{"DRIVETRAIN_ACCELERATOR", nullptr};
   ScopedEnv no_rank{"LOCAL_RANK", nullptr};
-  std::shared_ptr<BaseAccelerator> accelerator = make_accelerator("fake");
+  std::shared_ptr<BaseAccelerator> accelerator = make_accelerator("sim");
 };
 
 TEST_F(Device, ThatIsRegisteredComesBeforeTheCpu) {
   if (torch::cuda::is_available()) GTEST_SKIP() << "cuda comes first";
-  EXPECT_EQ(get_accelerator()->name(), "fake");
-  EXPECT_EQ(reason_of("fake"), "2 devices, first in order");
-  EXPECT_EQ(reason_of("cpu"), "1 device, but fake comes first");
-  EXPECT_EQ(reason_of("npu"), "the PrivateUse1 plugin loaded is \"fake\"");
-  for (const ProbeResult& result : probe_report()) EXPECT_EQ(result.chosen, result.name == "fake");
+  EXPECT_EQ(get_accelerator()->name(), "sim");
+  EXPECT_EQ(reason_of("sim"), "2 devices, first in order");
+  EXPECT_EQ(reason_of("cpu"), "1 device, but sim comes first");
+  EXPECT_EQ(reason_of("npu"), "the PrivateUse1 plugin loaded is \"sim\"");
+  for (const ProbeResult& result : probe_report()) EXPECT_EQ(result.chosen, result.name == "sim");
 }
 
 TEST_F(Device, ThatIsPassedOverForTheEnvironmentsIsReported) {
   const ScopedEnv choice("DRIVETRAIN_ACCELERATOR", "cpu");
   EXPECT_EQ(get_accelerator()->name(), "cpu");
-  EXPECT_EQ(reason_of("fake"), "2 devices, but DRIVETRAIN_ACCELERATOR names cpu");
+  EXPECT_EQ(reason_of("sim"), "2 devices, but DRIVETRAIN_ACCELERATOR names cpu");
 }
 
 TEST_F(Device, IsTheOneOfTheLocalRank) {
@@ -63,7 +68,7 @@ TEST_F(Device, IsTheOneOfTheLocalRank) {
 TEST_F(Device, OfALocalRankThatHasNoneIsRefused) {
   const ScopedEnv rank("LOCAL_RANK", "2");
   EXPECT_ERROR(accelerator->set_device(), HardwareError,
-               "fake: local rank 2 has no device of its own among 2");
+               "sim: local rank 2 has no device of its own among 2");
 }
 
 TEST_F(Device, OfSlurmsLocalRankIsTaken) {
@@ -73,19 +78,24 @@ TEST_F(Device, OfSlurmsLocalRankIsTaken) {
 }
 
 TEST_F(Device, ErrorsArriveTypedWithBackendCallAndReason) {
-  fake::break_driver(true);
+  sim::break_driver(true);
   EXPECT_ERROR(accelerator->synchronize(), HardwareError,
-               "fake: synchronize failed: fake driver error 700");
-  EXPECT_ERROR(accelerator->memory_allocated(), HardwareError, "fake: memory_stats failed: fake");
+               "sim: synchronize failed: simulated driver error 700");
+  EXPECT_ERROR(accelerator->memory_allocated(), HardwareError, "sim: memory_stats failed: simulated");
 }
 
-TEST_F(Device, WhatItCannotDoIsRefusedWithTheReason) {
-  EXPECT_FALSE(accelerator->capabilities().properties);
-  EXPECT_ERROR(accelerator->get_device_name(), HardwareError, "no device-generic query");
-  EXPECT_ERROR(accelerator->utilization(), HardwareError, "fake: utilization is not supported");
-  EXPECT_ERROR(accelerator->memory_snapshot(), HardwareError, "memory_snapshot is not supported");
-  EXPECT_ERROR(accelerator->Event(false, true), HardwareError, "cannot be made blocking");
-  EXPECT_ERROR(accelerator->Event(false, false, true), HardwareError, "shared between processes");
+TEST_F(Device, WhatNoLibraryTellsIsRefusedWithTheReason) {
+  AcceleratorFacts facts;
+  facts.name = "plain";
+  facts.plugin = "sim";
+  const DeviceAccelerator plain(facts);
+  EXPECT_TRUE(plain.is_available());
+  EXPECT_FALSE(plain.capabilities().properties);
+  EXPECT_ERROR(plain.get_device_name(), HardwareError, "no device-generic query");
+  EXPECT_ERROR(plain.utilization(), HardwareError, "plain: utilization is not supported");
+  EXPECT_ERROR(plain.memory_snapshot(), HardwareError, "memory_snapshot is not supported");
+  EXPECT_ERROR(plain.Event(false, true), HardwareError, "cannot be made blocking");
+  EXPECT_ERROR(plain.Event(false, false, true), HardwareError, "shared between processes");
 }
 
 TEST_F(Device, MemoryIsCountedByDevice) {
@@ -96,9 +106,9 @@ TEST_F(Device, MemoryIsCountedByDevice) {
   EXPECT_EQ(accelerator->memory_allocated(1) - before, 1 << 20);
   EXPECT_EQ(accelerator->memory_allocated(block.device()) - before, 1 << 20);
   EXPECT_EQ(accelerator->memory_allocated(0), other);
-  EXPECT_EQ(accelerator->total_memory(1), static_cast<int64_t>(fake::kBytes));
+  EXPECT_EQ(accelerator->total_memory(1), kBytes);
   EXPECT_EQ(accelerator->available_memory(1),
-            static_cast<int64_t>(fake::kBytes) - accelerator->memory_allocated(1));
+            kBytes - accelerator->memory_reserved(1));
   EXPECT_THROW(torch::empty({512 << 20}, options), c10::OutOfMemoryError);
 }
 
@@ -128,14 +138,17 @@ TEST_F(Device, EventsOfOtherBackendsDoNotMix) {
   EXPECT_ERROR(mine.elapsed_time(other), HardwareError, "event of another backend");
   EXPECT_ERROR(other.elapsed_time(mine), HardwareError, "of another backend");
   EXPECT_ERROR(mine.record(CpuAccelerator().current_stream()), HardwareError,
-               "fake: Event.record failed");
+               "sim: Event.record failed");
   EXPECT_ERROR(other.record(accelerator->current_stream()), HardwareError,
-               "was given a stream of fake:0");
+               "was given a stream of sim:0");
 }
 
 TEST_F(Device, WithoutPageLockedMemoryTheTensorIsPassedOn) {
   const auto tensor = torch::arange(3);
+  sim::break_driver(true);
   EXPECT_TRUE(accelerator->pin_memory(tensor).is_same(tensor));
+  sim::break_driver(false);
+  EXPECT_TRUE(accelerator->pin_memory(tensor).is_pinned());
 }
 
 // Three steps with an optimizer made before the move are those that the CPU takes.
@@ -182,8 +195,8 @@ TEST_F(Device, WithoutRoomForTheModuleNothingIsMoved) {
 }
 
 TEST_F(Device, FactsThatDoNotFitAreUnavailableWithTheReason) {
-  EXPECT_EQ(NpuAccelerator().why_unavailable(), "the PrivateUse1 plugin loaded is \"fake\"");
-  EXPECT_ERROR(set_accelerator("npu"), HardwareError, "the PrivateUse1 plugin loaded is \"fake\"");
+  EXPECT_EQ(NpuAccelerator().why_unavailable(), "the PrivateUse1 plugin loaded is \"sim\"");
+  EXPECT_ERROR(set_accelerator("npu"), HardwareError, "the PrivateUse1 plugin loaded is \"sim\"");
 }
 
 }  // namespace
