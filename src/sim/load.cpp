@@ -56,6 +56,9 @@ void register_operations() {
   register_tensors(aten);
   register_copies(aten);
   register_kernels(aten);
+  // Copies resolve conjugate and negative views themselves; LibTorch would call them for that.
+  for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative})
+    library("aten", key).impl("_copy_from", torch::CppFunction::makeFallthrough());
   library("_", c10::DispatchKey::AutocastPrivateUse1)
       .fallback(torch::CppFunction::makeFallthrough());
   register_autocast(library("aten", c10::DispatchKey::AutocastPrivateUse1));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/shapes.h"
 
+#include <ATen/ExpandUtils.h>
 #include <c10/core/WrapDimMinimal.h>
 
 #include <map>
@@ -88,6 +89,13 @@ Shapes index_select(const Arguments& a) {
   return {Shape::contiguous(self.scalar_type(), sizes)};
 }
 
+// One operation on each number of the first argument.
+Shapes elementwise(const Arguments& a) {
+  const Tensor self = tensor_at(a, 0);
+  return {{self.scalar_type(), self.sizes().vec(),
+           at::infer_dense_strides(self.sizes(), self.strides())}};
+}
+
 }  // namespace
 
 std::optional<Shapes> known_shapes(const std::string& name, const Arguments& arguments) {
@@ -97,6 +105,8 @@ std::optional<Shapes> known_shapes(const std::string& name, const Arguments& arg
       {"aten::native_layer_norm", layer_norm},
       {"aten::native_layer_norm_backward", layer_norm_backward},
       {"aten::index_select", index_select},
+      {"aten::native_dropout_backward", elementwise},
+      {"aten::relu", elementwise},
       {"aten::embedding_dense_backward", embedding_backward},
   };
   const auto found = known.find(name);

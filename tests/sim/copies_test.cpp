@@ -118,6 +118,7 @@ TEST_F(SimCopies, RandomNumbersDoNotDependOnWhenTheyAreDrawn) {
   const auto after = accelerator()->get_rng_state();  // without waiting for the numbers
   const auto guard = accelerator()->stream(accelerator()->Stream());
   const auto b = torch::rand({3}, options).cpu();
+  accelerator()->synchronize();
   accelerator()->set_rng_state(state);
   EXPECT_TRUE(torch::equal(torch::rand({3}, options).cpu(), a.cpu()));
   EXPECT_TRUE(torch::equal(accelerator()->get_rng_state(), after));
