@@ -15,7 +15,7 @@
 namespace drivetrain::sim {
 
 struct Settings {
-  int devices = 2;                        // 1 to 64; DRIVETRAIN_SIM_DEVICES
+  int devices = 2;                          // 1 to 64; DRIVETRAIN_SIM_DEVICES
   int64_t memory_bytes = int64_t{1} << 30;  // of each device, at least 1 MiB; DRIVETRAIN_SIM_MEMORY
   // Bytes a second between host and device and between devices, each way of each device; 0: as
   // fast as the machine copies. DRIVETRAIN_SIM_BANDWIDTH, as 1GiB.

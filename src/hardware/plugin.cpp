@@ -37,14 +37,13 @@ void load(const Plugin& plugin) {
   void* library = dlopen(beside.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) library = dlopen(plugin.library, RTLD_NOW | RTLD_GLOBAL);
   const char* reason = library == nullptr ? dlerror() : nullptr;
-  auto* entry =
-      library == nullptr ? nullptr : reinterpret_cast<void (*)()>(dlsym(library, kEntry));
+  auto* entry = library == nullptr ? nullptr : reinterpret_cast<void (*)()>(dlsym(library, kEntry));
   if (entry == nullptr)
-    throw ConfigError(core::str("environment variable ", plugin.variable, " asks for ",
-                                plugin.library, ", which cannot be loaded: ",
-                                reason != nullptr ? reason : "it is another library",
-                                "; allowed: where it is installed beside libdrivetrain or the loader "
-                                "finds it; install it or unset the variable"));
+    throw ConfigError(core::str(
+        "environment variable ", plugin.variable, " asks for ", plugin.library,
+        ", which cannot be loaded: ", reason != nullptr ? reason : "it is another library",
+        "; allowed: where it is installed beside libdrivetrain or the loader "
+        "finds it; install it or unset the variable"));
   entry();
 }
 

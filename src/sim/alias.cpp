@@ -14,8 +14,8 @@ namespace {
 
 // A tensor over `storage` with the shape and the flags of `like`.
 at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
-  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                                       c10::DispatchKeySet(key), like.dtype());
+  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
+                                                       like.dtype());
   auto* impl = made.unsafeGetTensorImpl();
   impl->set_storage_offset(like.storage_offset());
   impl->set_sizes_and_strides(like.sizes(), like.strides());
@@ -38,7 +38,9 @@ const at::Tensor* known(const Made& made, const at::Tensor& tensor) {
 
 }  // namespace
 
-bool is_sim(const at::Tensor& tensor) { return tensor.defined() && tensor.device().type() == kType; }
+bool is_sim(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().type() == kType;
+}
 
 c10::Storage CpuAliases::storage_of(const c10::Storage& storage) {
   for (const auto& [original, alias] : storages_)

@@ -20,7 +20,8 @@ namespace {
 constexpr size_t kSpare = 4;  // addresses for each byte
 
 [[noreturn]] void fail(const char* what, size_t span) {
-  throw HardwareError(core::str("sim: ", what, " of ", core::format_bytes(static_cast<int64_t>(span)),
+  throw HardwareError(core::str("sim: ", what, " of ",
+                                core::format_bytes(static_cast<int64_t>(span)),
                                 " failed: ", std::strerror(errno),
                                 "; allowed: what the address space has room for; lower "
                                 "DRIVETRAIN_SIM_MEMORY or raise ulimit -v"));

@@ -35,8 +35,8 @@ class Arena {
  private:
   size_t span_;
   int file_;
-  char* kernels_;                   // read and write
-  char* tensors_;                   // no access, or kernels_
+  char* kernels_;                  // read and write
+  char* tensors_;                  // no access, or kernels_
   std::map<size_t, size_t> free_;  // offset: bytes
 };
 

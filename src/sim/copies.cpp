@@ -50,25 +50,25 @@ void between_host_and_device(const Tensor& from, const Tensor& to, bool non_bloc
 
 void within_device(const Tensor& from, const Tensor& to) {
   CpuAliases aliases;
-  current_queue(to.device().index())
-      .enqueue(kCopy, [from = aliases.of(from), to = aliases.of(to)] { to.copy_(from); });
+  current_queue(to.device().index()).enqueue(kCopy, [from = aliases.of(from), to = aliases.of(to)] {
+    to.copy_(from);
+  });
 }
 
 // On the source's current stream, after and before the work of the target's.
 void between_devices(const Tensor& from, const Tensor& to) {
   SimDevice &source = device(from.device().index()), &target = device(to.device().index());
-  Queue &queue = current_queue(from.device().index()),
-        &other = current_queue(to.device().index());
+  Queue &queue = current_queue(from.device().index()), &other = current_queue(to.device().index());
   queue.await(other.mark());
   CpuAliases aliases;
   const auto bytes = static_cast<int64_t>(from.nbytes());
-  queue.enqueue(kCopy, [&source, &target, &queue, bytes, from = aliases.of(from),
-                        to = aliases.of(to)] {
-    const auto start = Clock::now();
-    to.copy_(from);
-    source.transfer(queue, SimDevice::Way::out, bytes, start);
-    target.transfer(queue, SimDevice::Way::in, bytes, start);
-  });
+  queue.enqueue(kCopy,
+                [&source, &target, &queue, bytes, from = aliases.of(from), to = aliases.of(to)] {
+                  const auto start = Clock::now();
+                  to.copy_(from);
+                  source.transfer(queue, SimDevice::Way::out, bytes, start);
+                  target.transfer(queue, SimDevice::Way::in, bytes, start);
+                });
   other.await(queue.mark());
 }
 

@@ -41,7 +41,8 @@ std::string SimDevice::name() const { return core::str("sim:", index_); }
 Arena& SimDevice::arena() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!arena_)
-    arena_ = std::make_unique<Arena>(static_cast<size_t>(settings_.memory_bytes), settings_.protect);
+    arena_ =
+        std::make_unique<Arena>(static_cast<size_t>(settings_.memory_bytes), settings_.protect);
   return *arena_;
 }
 
@@ -56,7 +57,8 @@ c10::StreamId SimDevice::new_stream(bool urgent) {
 }
 
 bool SimDevice::idle() const {
-  return std::all_of(queues_.begin(), queues_.end(), [](const auto& queue) { return queue->idle(); });
+  return std::all_of(queues_.begin(), queues_.end(),
+                     [](const auto& queue) { return queue->idle(); });
 }
 
 void SimDevice::drain() {
@@ -120,8 +122,7 @@ void set_current_device(c10::Device device) {
 
 c10::Stream current_stream(int index) {
   if (index < 0) index = this_threads_device;
-  return c10::Stream(c10::Stream::UNSAFE,
-                     c10::Device(kType, static_cast<c10::DeviceIndex>(index)),
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, static_cast<c10::DeviceIndex>(index)),
                      this_threads_streams.at(static_cast<size_t>(index)));
 }
 

@@ -72,7 +72,8 @@ uint64_t mix(uint64_t& state) {
 at::Generator generator_at(std::array<uint64_t, 2> place) {
   uint64_t state = place[0];
   state = mix(state) ^ place[1];
-  at::mt19937_data_pod words{.seed_ = place[0], .left_ = 1, .seeded_ = true, .next_ = 0, .state_ = {}};
+  at::mt19937_data_pod words{
+      .seed_ = place[0], .left_ = 1, .seeded_ = true, .next_ = 0, .state_ = {}};
   for (auto& word : words.state_) word = static_cast<uint32_t>(mix(state) >> 32);
   at::mt19937 engine;
   engine.set_data(words);

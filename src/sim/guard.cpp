@@ -85,8 +85,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   // --- events
   void record(void** event, const c10::Stream& stream, DeviceIndex index,
               c10::EventFlag) const override {
-    TORCH_CHECK(index < 0 || index == stream.device_index(), "an event of sim:",
-                static_cast<int>(index), " was recorded on a stream of ", stream.device());
+    TORCH_CHECK(index < 0 || index == stream.device_index(),
+                "an event of sim:", static_cast<int>(index), " was recorded on a stream of ",
+                stream.device());
     check_driver();
     if (*event == nullptr) *event = new SimEvent;
     Queue& queue = queue_of(stream);
@@ -118,8 +119,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
  private:
   static c10::Stream stream(Device device, c10::StreamId id) {
-    const auto index = static_cast<DeviceIndex>(device.index() < 0 ? current_device()
-                                                                   : device.index());
+    const auto index =
+        static_cast<DeviceIndex>(device.index() < 0 ? current_device() : device.index());
     return c10::Stream(c10::Stream::UNSAFE, Device(kType, index), id);
   }
   static c10::Stream new_stream(Device device, bool urgent) {

@@ -40,9 +40,10 @@ void enter_kernel_thread() {
 
 void refuse_in_child(const char* what) {
   if (forked)
-    throw HardwareError(core::str("sim: ", what,
-                                  " in a child of fork; allowed: use in the process that loaded the "
-                                  "devices; start a program (exec) in the child instead"));
+    throw HardwareError(
+        core::str("sim: ", what,
+                  " in a child of fork; allowed: use in the process that loaded the "
+                  "devices; start a program (exec) in the child instead"));
 }
 
 bool in_child() { return forked; }

@@ -60,25 +60,25 @@ at::MemoryFormat format_of(const Tensor& input, const Tensor& weight) {
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
                    IntArrayRef output_padding, int64_t groups) {
-  const Convolution c{stride.vec(),  padding.vec(), dilation.vec(), transposed, output_padding.vec(),
-                      groups};
-  const auto shape = Shape::contiguous(input.scalar_type(),
-                                       c.output_sizes(input.sizes(), weight.sizes()),
-                                       format_of(input, weight));
-  return launch("aten::convolution", {input, weight, or_undefined(bias)}, {shape},
-                [c](const std::vector<Tensor>& given) -> std::vector<Tensor> {
-                  return {at::convolution(given[0], given[1], if_defined(given[2]), c.stride,
-                                          c.padding, c.dilation, c.transposed, c.output_padding,
-                                          c.groups)};
-                })[0];
+  const Convolution c{stride.vec(), padding.vec(),        dilation.vec(),
+                      transposed,   output_padding.vec(), groups};
+  const auto shape = Shape::contiguous(
+      input.scalar_type(), c.output_sizes(input.sizes(), weight.sizes()), format_of(input, weight));
+  return launch(
+      "aten::convolution", {input, weight, or_undefined(bias)}, {shape},
+      [c](const std::vector<Tensor>& given) -> std::vector<Tensor> {
+        return {at::convolution(given[0], given[1], if_defined(given[2]), c.stride, c.padding,
+                                c.dilation, c.transposed, c.output_padding, c.groups)};
+      })[0];
 }
 
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef stride,
-    IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
-    int64_t groups, std::array<bool, 3> mask) {
-  const Convolution c{stride.vec(),  padding.vec(), dilation.vec(), transposed, output_padding.vec(),
-                      groups};
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input,
+                                                        const Tensor& weight, IntArrayRef stride,
+                                                        IntArrayRef padding, IntArrayRef dilation,
+                                                        bool transposed, IntArrayRef output_padding,
+                                                        int64_t groups, std::array<bool, 3> mask) {
+  const Convolution c{stride.vec(), padding.vec(),        dilation.vec(),
+                      transposed,   output_padding.vec(), groups};
   const auto dtype = grad.scalar_type();
   const auto format = format_of(input, weight);
   const int64_t channels = grad.size(1);
@@ -86,14 +86,14 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   if (mask[0]) shapes[0] = Shape::contiguous(dtype, input.sizes().vec(), format);
   if (mask[1]) shapes[1] = Shape::contiguous(dtype, weight.sizes().vec(), format);
   if (mask[2]) shapes[2] = Shape::contiguous(dtype, {channels});
-  const auto made = launch(
-      "aten::convolution_backward", {grad, input, weight}, shapes,
-      [c, mask, channels](const std::vector<Tensor>& given) -> std::vector<Tensor> {
-        auto [first, second, third] = at::convolution_backward(
-            given[0], given[1], given[2], IntArrayRef{channels}, c.stride, c.padding, c.dilation,
-            c.transposed, c.output_padding, c.groups, mask);
-        return {first, second, third};
-      });
+  const auto made =
+      launch("aten::convolution_backward", {grad, input, weight}, shapes,
+             [c, mask, channels](const std::vector<Tensor>& given) -> std::vector<Tensor> {
+               auto [first, second, third] = at::convolution_backward(
+                   given[0], given[1], given[2], IntArrayRef{channels}, c.stride, c.padding,
+                   c.dilation, c.transposed, c.output_padding, c.groups, mask);
+               return {first, second, third};
+             });
   return {made[0], made[1], made[2]};
 }
 
@@ -141,11 +141,11 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const std::optional<Tensor
   const Tensor tanh_cy = cy.tanh();
   Tensor grad_c = grad_h.mul(out).mul_(tanh_cy.square().neg_().add_(1));
   if (has_cy) grad_c.add_(*grad_cy);
-  const Tensor grads = at::cat({through_sigmoid(grad_c.mul(cell), in),
-                                through_sigmoid(grad_c.mul(cx), forget),
-                                grad_c.mul(in).mul_(cell.square().neg_().add_(1)),
-                                through_sigmoid(grad_h.mul(tanh_cy), out)},
-                               1);
+  const Tensor grads =
+      at::cat({through_sigmoid(grad_c.mul(cell), in), through_sigmoid(grad_c.mul(cx), forget),
+               grad_c.mul(in).mul_(cell.square().neg_().add_(1)),
+               through_sigmoid(grad_h.mul(tanh_cy), out)},
+              1);
   return {grads, grad_c.mul(forget), has_bias ? grads.sum(0) : Tensor()};
 }
 

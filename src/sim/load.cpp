@@ -56,6 +56,10 @@ void register_operations() {
   register_tensors(aten);
   register_copies(aten);
   register_kernels(aten);
+  // The CPU has kernels for these, and LibTorch else takes them apart.
+  for (const char* name :
+       {"native_layer_norm", "native_group_norm", "silu_backward", "mish_backward"})
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_operation>());
   // Copies resolve conjugate and negative views themselves; LibTorch would call them for that.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative})
     library("aten", key).impl("_copy_from", torch::CppFunction::makeFallthrough());

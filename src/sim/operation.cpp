@@ -29,10 +29,10 @@ namespace {
 
 // What is known of an operation from its schema.
 struct Plan {
-  std::string name;                 // "aten::add.out"
-  std::vector<bool> draws;          // which arguments are generators
-  std::vector<int> written_by;      // for each result: the argument that it is, or -1
-  std::vector<size_t> outs;         // arguments that may be resized
+  std::string name;             // "aten::add.out"
+  std::vector<bool> draws;      // which arguments are generators
+  std::vector<int> written_by;  // for each result: the argument that it is, or -1
+  std::vector<size_t> outs;     // arguments that may be resized
   bool is_view = false;
   bool fresh = false;         // has results that are no arguments
   bool only_tensors = false;  // and those are tensors
@@ -41,9 +41,9 @@ struct Plan {
 };
 
 // Where LibTorch's kernels for accelerators take host tensors too.
-const std::set<std::string> kIndexing = {"aten::index", "aten::index_put", "aten::_index_put_impl_",
-                                         "aten::index_put_", "aten::_unsafe_index",
-                                         "aten::_unsafe_index_put"};
+const std::set<std::string> kIndexing = {
+    "aten::index",      "aten::index_put",     "aten::_index_put_impl_",
+    "aten::index_put_", "aten::_unsafe_index", "aten::_unsafe_index_put"};
 const std::set<std::string> kLengths = {"aten::_pack_padded_sequence"};
 
 bool is_generator(const c10::TypePtr& type) {
@@ -85,7 +85,8 @@ Plan make_plan(const c10::OperatorHandle& op) {
     plan.fresh = true;
     plan.only_tensors &= is_tensor_like(result.type());
   }
-  plan.has_meta = op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta);
+  // One of its own: the fallback for meta tensors only throws.
+  plan.has_meta = op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   plan.moves_host_tensors = kIndexing.contains(schema.name());
   plan.takes_host_tensors = kLengths.contains(schema.name());
   return plan;
@@ -115,8 +116,9 @@ struct Call {
 void meet_device(Call& call, const c10::Device& device) {
   if (device.type() != kType) return;
   const int index = device.has_index() ? device.index() : current_device();
-  TORCH_CHECK(call.index < 0 || call.index == index, call.plan.name, " was given tensors on sim:",
-              call.index, " and sim:", index, "; allowed: one device; move them with .to()");
+  TORCH_CHECK(call.index < 0 || call.index == index, call.plan.name,
+              " was given tensors on sim:", call.index, " and sim:", index,
+              "; allowed: one device; move them with .to()");
   call.index = index;
 }
 
@@ -137,8 +139,8 @@ Tensor admit(const Call& call, const Tensor& tensor) {
   if (call.plan.takes_host_tensors) return tensor;
   const c10::Device device(kType, static_cast<c10::DeviceIndex>(call.index));
   if (tensor.is_cpu() && call.plan.moves_host_tensors) return tensor.to(device);
-  TORCH_CHECK(tensor.is_cpu() && tensor.dim() == 0, call.plan.name, " was given tensors on ", device,
-              " and ", tensor.device(), "; allowed: one device; move them with .to()");
+  TORCH_CHECK(tensor.is_cpu() && tensor.dim() == 0, call.plan.name, " was given tensors on ",
+              device, " and ", tensor.device(), "; allowed: one device; move them with .to()");
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
   return tensor.detach().clone();
 }
@@ -169,9 +171,9 @@ std::vector<IValue> for_cpu(const Call& call, CpuAliases& aliases) {
     if (call.plan.draws[i])
       arguments.emplace_back(draw(call.index, value.toOptional<at::Generator>()));
     else
-      arguments.push_back(on(
-          with_each_tensor(value, [&](const Tensor& each) { return aliases.of(each); }),
-          c10::kCPU));
+      arguments.push_back(
+          on(with_each_tensor(value, [&](const Tensor& each) { return aliases.of(each); }),
+             c10::kCPU));
   }
   return arguments;
 }
@@ -201,8 +203,8 @@ std::vector<IValue> for_meta(const Call& call) {
   std::vector<IValue> arguments;
   arguments.reserve(call.arguments.size());
   for (size_t i = 0; i < call.arguments.size(); ++i) {
-    const bool is_out = std::find(call.plan.outs.begin(), call.plan.outs.end(), i) !=
-                        call.plan.outs.end();
+    const bool is_out =
+        std::find(call.plan.outs.begin(), call.plan.outs.end(), i) != call.plan.outs.end();
     arguments.push_back(on(with_each_tensor(call.arguments[i],
                                             [&](const Tensor& each) {
                                               return is_out ? aliases.empty_of(each)
@@ -219,7 +221,8 @@ std::optional<std::vector<Shape>> shapes_of(const Call& call) {
   if (call.plan.fresh && !call.plan.only_tensors) return std::nullopt;
   if (auto known = known_shapes(call.plan.name, call.arguments)) return known;
   const bool in_place = !call.plan.fresh && call.plan.outs.empty();
-  if (!call.plan.has_meta) return in_place ? std::make_optional<std::vector<Shape>>() : std::nullopt;
+  if (!call.plan.has_meta)
+    return in_place ? std::make_optional<std::vector<Shape>>() : std::nullopt;
   torch::jit::Stack stack = for_meta(call);
   const std::vector<IValue> arguments = stack;
   try {
@@ -306,7 +309,8 @@ std::vector<IValue> assemble(const Call& call, const std::vector<Tensor>& made) 
     else if (type->isSubtypeOf(*c10::TensorType::get()))
       results.emplace_back(made.at(next++));
     else  // the only list of an operation is its only result
-      results.emplace_back(std::vector<Tensor>(made.begin() + static_cast<int64_t>(next), made.end()));
+      results.emplace_back(
+          std::vector<Tensor>(made.begin() + static_cast<int64_t>(next), made.end()));
   }
   return results;
 }
@@ -315,6 +319,8 @@ std::vector<IValue> assemble(const Call& call, const std::vector<Tensor>& made) 
 Tensor brought(const Call& call, const CpuAliases& aliases, const Tensor& result) {
   if (!result.defined()) return result;
   if (Tensor view = aliases.view_on_device(result); view.defined()) return view;
+  TORCH_CHECK(result.layout() == at::kStrided, call.plan.name, " gives a tensor of layout ",
+              result.layout(), "; allowed on sim devices: strided; do it on the cpu");
   Tensor tensor = empty_of(Shape::of(result), call.index);
   CpuAliases of_result;
   current_queue(call.index).enqueue(call.plan.name, [to = of_result.of(tensor), result]() {
@@ -348,7 +354,6 @@ std::vector<IValue> run_and_wait(const Call& call) {
   current_queue(call.index).run(call.plan.name, [&] {
     call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   });
-  if (getenv("SIMDBG")) fprintf(stderr, "SYNC %s\n", call.plan.name.c_str());
   bring_outs(call, arguments);
   std::vector<IValue> results;
   for (size_t i = 0; i < stack.size(); ++i) {
@@ -434,10 +439,9 @@ std::vector<Tensor> launch(const std::string& name, const std::vector<Tensor>& a
     results.push_back(empty_of(shape, index));
     promised.push_back(aliases.of(results.back()));
   }
-  current_queue(index).enqueue(name, [name, given = std::move(given), promised = std::move(promised),
-                                      kernel = std::move(kernel)] {
-    deliver(name, kernel(given), promised);
-  });
+  current_queue(index).enqueue(
+      name, [name, given = std::move(given), promised = std::move(promised),
+             kernel = std::move(kernel)] { deliver(name, kernel(given), promised); });
   return results;
 }
 

@@ -148,8 +148,8 @@ void Pool::out_of_memory(size_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, false, device_.name(), " is out of memory. Tried to allocate ",
                    format(bytes), ". It has a total capacity of ", format(total), " of which ",
                    format(total - reserved), " is free.", share, " Of the memory in use ",
-                   format(allocated), " is allocated by tensors, and ", format(reserved - allocated),
-                   " is reserved but unallocated.");
+                   format(allocated), " is allocated by tensors, and ",
+                   format(reserved - allocated), " is reserved but unallocated.");
 }
 
 // --- free
@@ -227,8 +227,8 @@ void Pool::record(uintptr_t address, c10::Stream stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Block* block = blocks_.at(address).get();
   const bool own = stream.id() == block->stream && &sim::device(stream.device_index()) == &device_;
-  const bool known = std::find(block->users.begin(), block->users.end(), stream) !=
-                     block->users.end();
+  const bool known =
+      std::find(block->users.begin(), block->users.end(), stream) != block->users.end();
   if (!own && !known) block->users.push_back(stream);
 }
 
@@ -265,9 +265,9 @@ namespace {
 // fn on each figure that has a peak and sums.
 template <class Fn>
 void for_each_figure(DeviceStats& s, Fn&& fn) {
-  for (auto* stat : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
-                     &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes,
-                     &s.requested_bytes})
+  for (auto* stat :
+       {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
+        &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes})
     for (auto& each : *stat) fn(each);
 }
 

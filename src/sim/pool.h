@@ -45,8 +45,8 @@ class Pool {
     size_t bytes = 0, requested = 0;
     c10::StreamId stream = 0;
     bool small = false, allocated = false;
-    Block *before = nullptr, *after = nullptr;  // neighbours in the segment
-    std::vector<c10::Stream> users = {};        // recorded streams
+    Block *before = nullptr, *after = nullptr;                // neighbours in the segment
+    std::vector<c10::Stream> users = {};                      // recorded streams
     std::vector<std::shared_ptr<const Moment>> moments = {};  // of them, once freed
     bool is_split() const { return before != nullptr || after != nullptr; }
   };

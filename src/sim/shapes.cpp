@@ -22,8 +22,7 @@ Tensor tensor_at(const Arguments& arguments, size_t i) {
 
 // Of the input, in the memory format that LibTorch's CPU kernels give their result.
 Shape like(const Tensor& input) {
-  return Shape::contiguous(input.scalar_type(), input.sizes().vec(),
-                           input.suggest_memory_format());
+  return Shape::contiguous(input.scalar_type(), input.sizes().vec(), input.suggest_memory_format());
 }
 
 // The dtype of statistics: that of the parameters where there are any (they may be wider).
@@ -96,6 +95,12 @@ Shapes elementwise(const Arguments& a) {
            at::infer_dense_strides(self.sizes(), self.strides())}};
 }
 
+// grad_output, self, target ...
+Shapes loss_backward(const Arguments& a) {
+  const Tensor self = tensor_at(a, 1);
+  return {Shape::contiguous(self.scalar_type(), self.sizes().vec())};
+}
+
 }  // namespace
 
 std::optional<Shapes> known_shapes(const std::string& name, const Arguments& arguments) {
@@ -105,6 +110,8 @@ std::optional<Shapes> known_shapes(const std::string& name, const Arguments& arg
       {"aten::native_layer_norm", layer_norm},
       {"aten::native_layer_norm_backward", layer_norm_backward},
       {"aten::index_select", index_select},
+      {"aten::hardtanh", elementwise},
+      {"aten::mse_loss_backward", loss_backward},
       {"aten::native_dropout_backward", elementwise},
       {"aten::relu", elementwise},
       {"aten::embedding_dense_backward", embedding_backward},

@@ -81,7 +81,8 @@ TEST_F(Device, ErrorsArriveTypedWithBackendCallAndReason) {
   sim::break_driver(true);
   EXPECT_ERROR(accelerator->synchronize(), HardwareError,
                "sim: synchronize failed: simulated driver error 700");
-  EXPECT_ERROR(accelerator->memory_allocated(), HardwareError, "sim: memory_stats failed: simulated");
+  EXPECT_ERROR(accelerator->memory_allocated(), HardwareError,
+               "sim: memory_stats failed: simulated");
 }
 
 TEST_F(Device, WhatNoLibraryTellsIsRefusedWithTheReason) {
@@ -107,8 +108,7 @@ TEST_F(Device, MemoryIsCountedByDevice) {
   EXPECT_EQ(accelerator->memory_allocated(block.device()) - before, 1 << 20);
   EXPECT_EQ(accelerator->memory_allocated(0), other);
   EXPECT_EQ(accelerator->total_memory(1), kBytes);
-  EXPECT_EQ(accelerator->available_memory(1),
-            kBytes - accelerator->memory_reserved(1));
+  EXPECT_EQ(accelerator->available_memory(1), kBytes - accelerator->memory_reserved(1));
   EXPECT_THROW(torch::empty({512 << 20}, options), c10::OutOfMemoryError);
 }
 

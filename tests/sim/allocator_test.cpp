@@ -98,7 +98,9 @@ TEST_F(SimMemory, EndsWithLibTorchsErrorAndAllOfItCanBeHad) {
 }
 
 TEST_F(SimMemory, TheCacheIsGivenBackBeforeAnAllocationFails) {
-  { const auto cached = bytes(40 * kMiB); }
+  {
+    const auto cached = bytes(40 * kMiB);
+  }
   EXPECT_EQ(stats().reserved_bytes.current, 40 * kMiB);
   const int64_t retries = stats().num_alloc_retries;
   EXPECT_NO_THROW(bytes(50 * kMiB));
@@ -123,7 +125,9 @@ TEST_F(SimMemory, OfAProcessCanBeLimited) {
 
 TEST_F(SimMemory, SnapshotHoldsWhatLives) {
   const auto a = bytes(100), b = bytes(5 * kMiB);
-  { const auto gone = bytes(7 * kMiB); }
+  {
+    const auto gone = bytes(7 * kMiB);
+  }
   const auto live = accelerator()->memory_snapshot(0);
   ASSERT_EQ(live.size(), 2u);
   for (const auto& tensor : {a, b})
@@ -197,7 +201,8 @@ TEST_F(SimMemory, ManyBlocksComeAndGo) {
       blocks.assign(50, at::Tensor());
     }
     int64_t sum = 0;
-    for (const auto& block : blocks) sum += block.defined() ? static_cast<int64_t>(block.nbytes()) : 0;
+    for (const auto& block : blocks)
+      sum += block.defined() ? static_cast<int64_t>(block.nbytes()) : 0;
     ASSERT_EQ(stats().requested_bytes.current, sum);
   }
   blocks.clear();

@@ -179,8 +179,8 @@ TEST_F(SimCopies, AutocastLowersProductsAndKeepsLosses) {
     EXPECT_EQ(torch::mse_loss(low, x).dtype(), torch::kFloat);
     EXPECT_EQ((low + x).dtype(), torch::kFloat);
     EXPECT_EQ(torch::relu(low).dtype(), torch::kBFloat16);
-    EXPECT_TRUE(torch::equal(low.cpu(), x.cpu().to(torch::kBFloat16)
-                                            .matmul(w.cpu().to(torch::kBFloat16))));
+    EXPECT_TRUE(
+        torch::equal(low.cpu(), x.cpu().to(torch::kBFloat16).matmul(w.cpu().to(torch::kBFloat16))));
   }
   EXPECT_EQ(x.matmul(w).dtype(), torch::kFloat);
   const auto scope = accelerator()->autocast();

@@ -29,7 +29,8 @@ template <class Fn>
 double milliseconds(Fn&& fn) {
   const auto begin = std::chrono::steady_clock::now();
   fn();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
 }
 
 }  // namespace drivetrain::sim

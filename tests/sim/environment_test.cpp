@@ -31,7 +31,8 @@ template <class Fn>
 double milliseconds(Fn&& fn) {
   const auto begin = std::chrono::steady_clock::now();
   fn();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
 }
 
 at::Tensor mebibytes(int64_t count) { return torch::ones({count << 20}, torch::kUInt8); }

@@ -35,8 +35,7 @@ void expect_same(const Case& each) {
     there.push_back(input.detach().to(at(1)).requires_grad_(input.requires_grad()));
   const Tensors got = each.run(there), want = each.run(each.inputs);
   ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i)
-    EXPECT_TRUE(same(got[i], want[i])) << "result " << i << "\n" << got[i].cpu() << "\n" << want[i];
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(same(got[i], want[i])) << "result " << i;
 }
 
 Tensor randn(at::IntArrayRef sizes) { return torch::randn(sizes); }
@@ -63,8 +62,9 @@ TEST(SimOperations, ArithmeticAndReductions) {
            {"add", two, [](auto& t) { return Tensors{t[0] + t[1], t[0] - 2, 3 / t[0], t[0] > 0}; }},
            {"sums", two,
             [](auto& t) {
-              return Tensors{t[0].sum(), t[0].mean(0), t[0].std(1), t[0].prod(), t[0].cumsum(1),
-                             t[0].norm(), t[0].logsumexp(1), t[0].any(), t[0].argmax(1)};
+              return Tensors{t[0].sum(),        t[0].mean(0),   t[0].std(1),
+                             t[0].prod(),       t[0].cumsum(1), t[0].norm(),
+                             t[0].logsumexp(1), t[0].any(),     t[0].argmax(1)};
             }},
            {"several results", two,
             [](auto& t) {
@@ -73,26 +73,35 @@ TEST(SimOperations, ArithmeticAndReductions) {
               auto [top, which] = t[1].topk(2);
               return Tensors{value, at, sorted, order, top, which};
             }},
-           {"shapes from data", {torch::tensor({3, 1, 3, 0, 2, 1})},
+           {"shapes from data",
+            {torch::tensor({3, 1, 3, 0, 2, 1})},
             [](auto& t) {
               auto [unique, back, counts] = at::_unique2(t[0], true, true, true);
-              return Tensors{unique, back, counts, t[0].nonzero(), t[0].masked_select(t[0] > 1),
+              return Tensors{unique,
+                             back,
+                             counts,
+                             t[0].nonzero(),
+                             t[0].masked_select(t[0] > 1),
                              torch::bincount(t[0])};
             }},
-           {"products", {randn({3, 4}), randn({4, 5}), randn({2, 3, 4}), randn({2, 4, 5})},
+           {"products",
+            {randn({3, 4}), randn({4, 5}), randn({2, 3, 4}), randn({2, 4, 5})},
             [](auto& t) {
-              return Tensors{t[0].mm(t[1]), t[2].bmm(t[3]), torch::einsum("ij,jk->ki", {t[0], t[1]}),
-                             t[0].matmul(t[1]), t[2].matmul(t[1])};
+              return Tensors{t[0].mm(t[1]), t[2].bmm(t[3]),
+                             torch::einsum("ij,jk->ki", {t[0], t[1]}), t[0].matmul(t[1]),
+                             t[2].matmul(t[1])};
             }},
-           {"linear algebra", {randn({3, 3})},
-            [](auto& t) { return Tensors{torch::linalg_inv(t[0] + 5 * torch::eye(3, t[0].options())),
-                                         torch::linalg_det(t[0])}; }}})
+           {"linear algebra", {randn({3, 3})}, [](auto& t) {
+              return Tensors{torch::linalg_inv(t[0] + 5 * torch::eye(3, t[0].options())),
+                             torch::linalg_det(t[0])};
+            }}})
     expect_same(each);
 }
 
 TEST(SimOperations, InPlaceAndIntoGivenTensors) {
   for (const Case& each : std::vector<Case>{
-           {"in place", {randn({3, 4}), randn({4})},
+           {"in place",
+            {randn({3, 4}), randn({4})},
             [](auto& t) {
               Tensor x = t[0].clone();
               x.add_(t[1]).mul_(2).clamp_(-1, 1).masked_fill_(x > 0.5, 7);
@@ -100,7 +109,8 @@ TEST(SimOperations, InPlaceAndIntoGivenTensors) {
               x.t().slice(0, 0, 4, 2).fill_(3);
               return Tensors{x};
             }},
-           {"into", {randn({3, 4}), randn({3, 4})},
+           {"into",
+            {randn({3, 4}), randn({3, 4})},
             [](auto& t) {
               Tensor empty = torch::empty({0}, t[0].options()), right = torch::empty_like(t[0]);
               torch::add_out(empty, t[0], t[1]);
@@ -112,37 +122,39 @@ TEST(SimOperations, InPlaceAndIntoGivenTensors) {
               torch::nonzero_out(found, t[0] > 0);
               return Tensors{empty, right, sorted, order, found};
             }},
-           {"overlapping", {randn({6})},
+           {"overlapping",
+            {randn({6})},
             [](auto& t) {
               Tensor x = t[0].clone();
               x.slice(0, 0, 3).add_(x.slice(0, 3, 6));
               return Tensors{x, x + x};
             }},
-           {"lists", {randn({3}), randn({2, 2})},
+           {"lists",
+            {randn({3}), randn({2, 2})},
             [](auto& t) {
               Tensors a = {t[0].clone(), t[1].clone()};
               at::_foreach_mul_(a, 3);
               at::_foreach_add_(a, t, 2);
               return a;
             }},
-           {"copies between types", {randn({3, 2})},
-            [](auto& t) {
+           {"copies between types", {randn({3, 2})}, [](auto& t) {
               return Tensors{t[0].to(torch::kDouble), t[0].to(torch::kInt), t[0].t().contiguous(),
                              t[0].clone(), torch::zeros({2, 3, 2}, t[0].options()).copy_(t[0])};
             }}})
     expect_same(each);
   const auto x = torch::ones({4}, torch::device(at(1)));
-  EXPECT_ERROR(x.slice(0, 0, 3).add_(x.slice(0, 1, 4)), c10::Error, "overlap") ;
+  EXPECT_ERROR(x.slice(0, 0, 3).add_(x.slice(0, 1, 4)), c10::Error, "overlap");
 }
 
 TEST(SimOperations, ViewsShareMemory) {
   expect_same({"views", {torch::arange(24).to(torch::kFloat)}, [](auto& t) {
                  const Tensor x = t[0].clone().view({2, 3, 4});
-                 Tensors all = {x.transpose(0, 2), x.permute({1, 0, 2}), x.select(1, 1),
-                                x.narrow(2, 1, 2), x.unsqueeze(1), x.expand({5, 2, 3, 4}),
-                                x.diagonal(0, 0, 1), x.unfold(2, 2, 1), x.view({6, 4}),
-                                x.flatten(), x.reshape({4, 6}), x.as_strided({2, 2}, {5, 1}, 3),
-                                x.view(torch::kInt), x.squeeze(), x.movedim(0, 2)};
+                 Tensors all = {
+                     x.transpose(0, 2),   x.permute({1, 0, 2}), x.select(1, 1),
+                     x.narrow(2, 1, 2),   x.unsqueeze(1),       x.expand({5, 2, 3, 4}),
+                     x.diagonal(0, 0, 1), x.unfold(2, 2, 1),    x.view({6, 4}),
+                     x.flatten(),         x.reshape({4, 6}),    x.as_strided({2, 2}, {5, 1}, 3),
+                     x.view(torch::kInt), x.squeeze(),          x.movedim(0, 2)};
                  for (const Tensor& each : x.unbind(1)) all.push_back(each);
                  for (const Tensor& each : x.split(2, 2)) all.push_back(each);
                  for (const Tensor& each : all) EXPECT_TRUE(each.is_alias_of(x));
@@ -165,23 +177,46 @@ TEST(SimOperations, IndexingAndGathering) {
                  x.index_put_({t[1]}, torch::tensor(2.0f));
                  x.index_add_(0, t[1], torch::ones({3, 5}, x.options()));
                  x.scatter_(1, t[1].view({1, 3}), 9.0);
-                 return Tensors{x, x.index({t[1]}), x.index({x > 0}), x.index_select(1, t[2]),
-                                x.gather(1, t[2].view({1, 3})), x.take(t[1]),
-                                torch::where(x > 0, x, -x), torch::one_hot(t[2], 5),
-                                x.flip({0}), x.roll(2, 1), x.tril(), torch::cat({x, x}, 1),
-                                torch::stack({x, x}), x.repeat({2, 1}), x.nonzero()};
+                 return Tensors{x,
+                                x.index({t[1]}),
+                                x.index({x > 0}),
+                                x.index_select(1, t[2]),
+                                x.gather(1, t[2].view({1, 3})),
+                                x.take(t[1]),
+                                torch::where(x > 0, x, -x),
+                                torch::one_hot(t[2], 5),
+                                x.flip({0}),
+                                x.roll(2, 1),
+                                x.tril(),
+                                torch::cat({x, x}, 1),
+                                torch::stack({x, x}),
+                                x.repeat({2, 1}),
+                                x.nonzero()};
                }});
 }
 
 TEST(SimOperations, NothingAndSingleNumbers) {
   expect_same({"zero-size", {torch::empty({0, 3}), torch::empty({0}), randn({3, 2})}, [](auto& t) {
-                 return Tensors{t[0] + 1, t[0].mm(t[2]), t[0].sum(), t[0].sum(0), t[1].nonzero(),
-                                torch::cat({t[0], t[0]}), t[0].t().contiguous(), t[0].clone(),
-                                torch::relu(t[0]), t[1].fill_(3), t[1].cumsum(0)};
+                 return Tensors{t[0] + 1,
+                                t[0].mm(t[2]),
+                                t[0].sum(),
+                                t[0].sum(0),
+                                t[1].nonzero(),
+                                torch::cat({t[0], t[0]}),
+                                t[0].t().contiguous(),
+                                t[0].clone(),
+                                torch::relu(t[0]),
+                                t[1].fill_(3),
+                                t[1].cumsum(0)};
                }});
   expect_same({"0-dim", {randn({}), torch::tensor(3)}, [](auto& t) {
-                 return Tensors{t[0] * t[1], t[0] + 1, t[0].view({1, 1}), t[0].expand({3}),
-                                t[1] / 2, t[0].clone().fill_(t[0]), torch::stack({t[0], t[0]})};
+                 return Tensors{t[0] * t[1],
+                                t[0] + 1,
+                                t[0].view({1, 1}),
+                                t[0].expand({3}),
+                                t[1] / 2,
+                                t[0].clone().fill_(t[0]),
+                                torch::stack({t[0], t[0]})};
                }});
   EXPECT_EQ(torch::tensor(4, torch::device(at(1))).item<int>(), 4);
   EXPECT_TRUE(torch::ones({2}, torch::device(at(1))).all().item<bool>());
@@ -213,37 +248,46 @@ TEST(SimOperations, LayersAndTheirGradients) {
   namespace F = torch::nn::functional;
   const Tensor images = randn({2, 3, 8, 8});
   for (const Case& each : std::vector<Case>{
-           {"conv2d", {images, randn({4, 3, 3, 3}), randn({4})},
-            with_gradients([](auto& t) { return torch::conv2d(t[0], t[1], t[2], 2, 1); })},
-           {"conv1d, dilated, grouped", {randn({2, 4, 9}), randn({6, 2, 3})},
-            with_gradients([](auto& t) { return torch::conv1d(t[0], t[1], {}, 1, 2, 2, 2); })},
-           {"conv3d", {randn({1, 2, 4, 4, 4}), randn({2, 2, 2, 2, 2}), randn({2})},
-            with_gradients([](auto& t) { return torch::conv3d(t[0], t[1], t[2]); })},
-           {"conv_transpose2d", {images, randn({3, 2, 3, 3}), randn({2})},
-            with_gradients([](auto& t) {
-              return torch::conv_transpose2d(t[0], t[1], t[2], 2, 1, 1);
+           {"conv2d", {images, randn({4, 3, 3, 3}), randn({4})}, with_gradients([](auto& t) {
+              return torch::conv2d(t[0], t[1], t[2], 2, 1);
             })},
-           {"channels last", {images.contiguous(at::MemoryFormat::ChannelsLast), randn({4, 3, 3, 3})},
+           {"conv1d, dilated, grouped",
+            {randn({2, 4, 9}), randn({6, 2, 3})},
+            with_gradients([](auto& t) { return torch::conv1d(t[0], t[1], {}, 1, 2, 2, 2); })},
+           {"conv3d",
+            {randn({1, 2, 4, 4, 4}), randn({2, 2, 2, 2, 2}), randn({2})},
+            with_gradients([](auto& t) { return torch::conv3d(t[0], t[1], t[2]); })},
+           {"conv_transpose2d",
+            {images, randn({3, 2, 3, 3}), randn({2})},
+            with_gradients(
+                [](auto& t) { return torch::conv_transpose2d(t[0], t[1], t[2], 2, 1, 1); })},
+           {"channels last",
+            {images.contiguous(at::MemoryFormat::ChannelsLast), randn({4, 3, 3, 3})},
             with_gradients([](auto& t) { return torch::conv2d(t[0], t[1]); })},
-           {"batch_norm", {images, randn({3}), randn({3}), torch::zeros({3}), torch::ones({3})},
+           {"batch_norm",
+            {images, randn({3}), randn({3}), torch::zeros({3}), torch::ones({3})},
             [](auto& t) {
               Tensor mean = t[3].clone(), var = t[4].clone();
               const Tensor x = t[0].detach().requires_grad_();
               const Tensor y = torch::batch_norm(x, t[1], t[2], mean, var, true, 0.1, 1e-5, false);
               y.pow(3).sum().backward();
-              return Tensors{y.detach(), mean, var, x.grad(),
-                             torch::batch_norm(t[0], t[1], t[2], mean, var, false, 0.1, 1e-5, false)};
+              return Tensors{
+                  y.detach(), mean, var, x.grad(),
+                  torch::batch_norm(t[0], t[1], t[2], mean, var, false, 0.1, 1e-5, false)};
             }},
-           {"layer_norm", {randn({3, 5}), randn({5}), randn({5})},
-            with_gradients([](auto& t) { return torch::layer_norm(t[0], {5}, t[1], t[2]); })},
-           {"group_norm", {images, randn({3}), randn({3})},
-            with_gradients([](auto& t) { return torch::group_norm(t[0], 3, t[1], t[2]); })},
+           {"layer_norm", {randn({3, 5}), randn({5}), randn({5})}, with_gradients([](auto& t) {
+              return torch::layer_norm(t[0], {5}, t[1], t[2]);
+            })},
+           {"group_norm", {images, randn({3}), randn({3})}, with_gradients([](auto& t) {
+              return torch::group_norm(t[0], 3, t[1], t[2]);
+            })},
            {"pools", {images}, with_gradients([](auto& t) {
               return torch::max_pool2d(t[0], 2) + torch::avg_pool2d(t[0], 2) +
                      torch::adaptive_avg_pool2d(t[0], {4, 4});
             })},
-           {"embedding", {randn({7, 3}), torch::tensor({1, 1, 6, 0})},
-            with_gradients([](auto& t) { return torch::embedding(t[0], t[1], /*padding=*/0); })},
+           {"embedding", {randn({7, 3}), torch::tensor({1, 1, 6, 0})}, with_gradients([](auto& t) {
+              return torch::embedding(t[0], t[1], /*padding=*/0);
+            })},
            {"losses", {randn({4, 5}), torch::tensor({1, 0, 4, 2})}, with_gradients([](auto& t) {
               return F::cross_entropy(t[0], t[1]) + F::nll_loss(torch::log_softmax(t[0], 1), t[1]) +
                      F::binary_cross_entropy(torch::sigmoid(t[0]), torch::sigmoid(t[0]).detach()) +
@@ -255,10 +299,12 @@ TEST(SimOperations, LayersAndTheirGradients) {
                      torch::leaky_relu(t[0]) + torch::softmax(t[0], 0) + torch::tanh(t[0]) +
                      torch::log_sigmoid(t[0]) + torch::hardtanh(t[0]);
             })},
-           {"interpolation", {images},
-            with_gradients([](auto& t) { return torch::upsample_bilinear2d(t[0], {5, 5}, false); })},
+           {"interpolation", {images}, with_gradients([](auto& t) {
+              return torch::upsample_bilinear2d(t[0], {5, 5}, false);
+            })},
            {"padding", {images}, with_gradients([](auto& t) {
-              return torch::constant_pad_nd(t[0], {1, 2}) + torch::replication_pad2d(t[0], {1, 2, 0, 0});
+              return torch::constant_pad_nd(t[0], {1, 2}) +
+                     torch::replication_pad2d(t[0], {1, 2, 0, 0});
             })}})
     expect_same(each);
 }
@@ -277,17 +323,19 @@ TEST(SimOperations, RecurrentCells) {
   torch::manual_seed(2);
   const int64_t in = 3, hidden = 4;
   for (const int64_t gates : {4, 3}) {
-    const Tensors inputs = {randn({5, 2, in}), randn({1, 2, hidden}), randn({1, 2, hidden}),
-                            randn({gates * hidden, in}), randn({gates * hidden, hidden}),
-                            randn({gates * hidden}), randn({gates * hidden})};
+    const Tensors inputs = {
+        randn({5, 2, in}),           randn({1, 2, hidden}),           randn({1, 2, hidden}),
+        randn({gates * hidden, in}), randn({gates * hidden, hidden}), randn({gates * hidden}),
+        randn({gates * hidden})};
     for (const bool biased : {true, false})
       expect_close({gates == 4 ? "lstm" : "gru", inputs, with_gradients([=](auto& t) {
                       Tensors weights = {t[3], t[4]};
                       if (biased) weights.insert(weights.end(), {t[5], t[6]});
                       Tensor unused = t[5].sum() + t[6].sum() + t[2].sum();
                       if (gates == 3)
-                        return std::get<0>(torch::gru(t[0], t[1], weights, biased, 1, 0, true, false,
-                                                      false)) + unused;
+                        return std::get<0>(torch::gru(t[0], t[1], weights, biased, 1, 0, true,
+                                                      false, false)) +
+                               unused;
                       auto [y, h, c] = torch::lstm(t[0], {t[1], t[2]}, weights, biased, 1, 0, true,
                                                    false, false);
                       return y + h + c + unused;

@@ -88,9 +88,9 @@ TEST_F(SimProtection, TensorsOfTwoDevicesDoNotMix) {
   EXPECT_ERROR(x.add(y), c10::Error, "sim:0 and sim:1");
   EXPECT_ERROR(x.index_select(0, torch::zeros({1}, torch::dtype(torch::kLong).device(at(2)))),
                c10::Error, "sim:0 and sim:2");
-  EXPECT_ERROR(torch::conv1d(torch::ones({1, 1, 3}, options),
-                             torch::ones({1, 1, 1}, torch::device(at(1)))),
-               c10::Error, "was given tensors on sim:0 and sim:1");
+  EXPECT_ERROR(
+      torch::conv1d(torch::ones({1, 1, 3}, options), torch::ones({1, 1, 1}, torch::device(at(1)))),
+      c10::Error, "was given tensors on sim:0 and sim:1");
 }
 
 TEST_F(SimProtection, HostTensorsDoNotMixButNumbersDo) {

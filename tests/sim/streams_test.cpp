@@ -148,8 +148,7 @@ TEST_F(SimStreams, AKernelsFailureIsToldAtTheNextCall) {
   const auto wrong = torch::tensor({5}, options.dtype(torch::kLong));
   at::Tensor rows;
   ASSERT_NO_THROW(rows = table.index_select(0, wrong));
-  EXPECT_ERROR(accelerator()->synchronize(), HardwareError,
-               "sim:0, stream 0: aten::index_select");
+  EXPECT_ERROR(accelerator()->synchronize(), HardwareError, "sim:0, stream 0: aten::index_select");
   EXPECT_NO_THROW(accelerator()->synchronize()) << "once";
   ASSERT_NO_THROW(table.index_select(0, wrong));
   accelerator()->current_stream();

@@ -54,9 +54,8 @@ TEST(SimTraining, IsTheCpusBitForBitWithEveryOptimizer) {
     return std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.9).nesterov(true));
   });
   expect_equal_to_cpu("Adam", [](auto p) { return std::make_unique<Adam>(p, AdamOptions(0.01)); });
-  expect_equal_to_cpu("AdamW", [](auto p) {
-    return std::make_unique<AdamW>(p, AdamWOptions(0.01).amsgrad(true));
-  });
+  expect_equal_to_cpu(
+      "AdamW", [](auto p) { return std::make_unique<AdamW>(p, AdamWOptions(0.01).amsgrad(true)); });
   expect_equal_to_cpu("RMSprop", [](auto p) {
     return std::make_unique<RMSprop>(p, RMSpropOptions(0.01).centered(true));
   });
