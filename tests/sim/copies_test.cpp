@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies, page-locked memory, generators, autocast, saving.
+#include <torch/torch.h>
+
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 

@@ -2,8 +2,7 @@
 // Three small simulated devices, there before main.
 #pragma once
 
-#include <torch/torch.h>
-
+#include <c10/core/Device.h>
 #include <drivetrain/error.h>
 #include <drivetrain/hardware.h>
 #include <drivetrain_sim/sim.h>

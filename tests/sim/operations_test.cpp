@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on a simulated device are those on the CPU: the same numbers, shapes and layouts.
+#include <torch/torch.h>
+
 #include <gtest/gtest.h>
 
 #include <functional>

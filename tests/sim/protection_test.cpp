@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the host must not do: touch device memory, mix devices, go on in a child of fork.
+#include <torch/torch.h>
+
 #include <gtest/gtest.h>
 
 #include <csignal>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <torch/torch.h>
+
 #include <drivetrain/config.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training on a simulated device takes the CPU's steps, bit for bit.
+#include <torch/torch.h>
+
 #include <gtest/gtest.h>
 
 #include <mutex>
