@@ -75,7 +75,7 @@ void Queue::run(std::string kernel, std::function<void()> work) {
   bool ran = false;
   auto done = std::make_shared<Moment>();
   push({std::move(kernel),
-        [&] {
+        [&ran, &thrown, work = std::move(work)] {
           ran = true;
           try {
             work();

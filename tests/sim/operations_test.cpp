@@ -44,7 +44,7 @@ Tensor randn(at::IntArrayRef sizes) { return torch::randn(sizes); }
 
 // The results of `f`, and the gradients of their sum.
 Operation with_gradients(std::function<Tensor(const Tensors&)> f) {
-  return [f](const Tensors& given) -> Tensors {
+  return [f = std::move(f)](const Tensors& given) -> Tensors {
     Tensors inputs;
     for (const Tensor& each : given)
       inputs.push_back(each.is_floating_point() ? each.detach().requires_grad_() : each);

@@ -52,16 +52,18 @@ void expect_equal_to_cpu(const char* name, const MakeOptimizer& make) {
 
 TEST(SimTraining, IsTheCpusBitForBitWithEveryOptimizer) {
   using namespace torch::optim;
-  expect_equal_to_cpu("SGD", [](auto p) {
+  expect_equal_to_cpu("SGD", [](const auto& p) {
     return std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.9).nesterov(true));
   });
-  expect_equal_to_cpu("Adam", [](auto p) { return std::make_unique<Adam>(p, AdamOptions(0.01)); });
-  expect_equal_to_cpu(
-      "AdamW", [](auto p) { return std::make_unique<AdamW>(p, AdamWOptions(0.01).amsgrad(true)); });
-  expect_equal_to_cpu("RMSprop", [](auto p) {
+  expect_equal_to_cpu("Adam",
+                      [](const auto& p) { return std::make_unique<Adam>(p, AdamOptions(0.01)); });
+  expect_equal_to_cpu("AdamW", [](const auto& p) {
+    return std::make_unique<AdamW>(p, AdamWOptions(0.01).amsgrad(true));
+  });
+  expect_equal_to_cpu("RMSprop", [](const auto& p) {
     return std::make_unique<RMSprop>(p, RMSpropOptions(0.01).centered(true));
   });
-  expect_equal_to_cpu("Adagrad", [](auto p) { return std::make_unique<Adagrad>(p, 0.01); });
+  expect_equal_to_cpu("Adagrad", [](const auto& p) { return std::make_unique<Adagrad>(p, 0.01); });
 }
 
 TEST(SimTraining, FusedStepsAreTheCpus) {
@@ -134,7 +136,7 @@ TEST(SimTraining, AModelMaySpanDevices) {
 }
 
 TEST(SimTraining, OnASideStreamIsTheSame) {
-  const auto make = [](auto p) { return std::make_unique<torch::optim::SGD>(p, 0.1); };
+  const auto make = [](const auto& p) { return std::make_unique<torch::optim::SGD>(p, 0.1); };
   const auto want = train(c10::kCPU, make);
   const auto guard = accelerator()->stream(accelerator()->Stream());
   const auto got = train(at(0), make);
