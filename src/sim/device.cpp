@@ -112,7 +112,7 @@ bool is_touched(int index) {
 int current_device() { return this_threads_device; }
 
 void set_current_device(c10::Device device) {
-  const int index = device.index();
+  const int index = static_cast<int>(device.index());
   if (index < 0) return;  // "sim": the current one
   TORCH_CHECK(device.type() == kType, "expected a sim device, but got ", device);
   TORCH_CHECK(index < settings().devices, "there is no device sim:", index, "; allowed: 0 to ",

@@ -75,7 +75,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(DeviceIndex index) const override {
     check_driver();
     refuse_in_child("synchronizing");
-    const int which = index < 0 ? current_device() : index;
+    const int which = index < 0 ? current_device() : static_cast<int>(index);
     if (is_touched(which)) device(which).synchronize();
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
@@ -124,7 +124,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::UNSAFE, Device(kType, index), id);
   }
   static c10::Stream new_stream(Device device, bool urgent) {
-    const int index = stream(device, 0).device_index();
+    const int index = static_cast<int>(stream(device, 0).device_index());
     return stream(device, sim::device(index).new_stream(urgent));
   }
 };

@@ -115,7 +115,7 @@ struct Call {
 
 void meet_device(Call& call, const c10::Device& device) {
   if (device.type() != kType) return;
-  const int index = device.has_index() ? device.index() : current_device();
+  const int index = device.has_index() ? static_cast<int>(device.index()) : current_device();
   TORCH_CHECK(call.index < 0 || call.index == index, call.plan.name,
               " was given tensors on sim:", call.index, " and sim:", index,
               "; allowed: one device; move them with .to()");
@@ -431,7 +431,7 @@ std::vector<Tensor> launch(const std::string& name, const std::vector<Tensor>& a
       TORCH_CHECK(is_sim(tensor) && (index < 0 || index == tensor.device().index()), name,
                   " was given tensors on ", arguments[0].device(), " and ", tensor.device(),
                   "; allowed: one device; move them with .to()");
-      index = tensor.device().index();
+      index = static_cast<int>(tensor.device().index());
     }
     given.push_back(aliases.of(tensor));
   }
