@@ -26,6 +26,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
     const c10::Device where(kType, static_cast<c10::DeviceIndex>(index));
     void* address = nullptr;
     if (bytes > 0)
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): the pool computes with addresses.
       address = reinterpret_cast<void*>(pool(index).allocate(bytes, current_stream(index).id()));
     return {address, address, &release, where};
   }
@@ -58,11 +59,14 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void resetAccumulatedStats(c10::DeviceIndex index) override { pool(index).reset_accumulated(); }
   void resetPeakStats(c10::DeviceIndex index) override { pool(index).reset_peaks(); }
   // Without `override`: LibTorch 2.9 has no such function.
-  // NOLINTNEXTLINE(modernize-use-override,cppcoreguidelines-explicit-virtual-functions)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Winconsistent-missing-override"
+  // NOLINTNEXTLINE(modernize-use-override)
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) {
     check_driver();
     return pool(index).info();
   }
+#pragma clang diagnostic pop
 };
 
 // Page-locked memory: only known to be such. Copies that are under way hold their tensor.
