@@ -49,15 +49,9 @@ constexpr Setting kSettings[] = {
 
 // Read elsewhere: set by the launcher for its processes, or by other rooms.
 constexpr const char* kReadElsewhere[] = {
-    "DRIVETRAIN_STORE_FD",
-    "DRIVETRAIN_ERROR_FILE",
-    "DRIVETRAIN_LOG_LEVEL",
-    "DRIVETRAIN_TERMINAL_COLUMNS",
-    "DRIVETRAIN_CPU_CAPABILITY",
-    "DRIVETRAIN_SIM_DEVICES",
-    "DRIVETRAIN_SIM_MEMORY",
-    "DRIVETRAIN_SIM_BANDWIDTH",
-    "DRIVETRAIN_SIM_PROTECT",
+    "DRIVETRAIN_STORE_FD",         "DRIVETRAIN_ERROR_FILE",     "DRIVETRAIN_LOG_LEVEL",
+    "DRIVETRAIN_TERMINAL_COLUMNS", "DRIVETRAIN_CPU_CAPABILITY", "DRIVETRAIN_SIM_DEVICES",
+    "DRIVETRAIN_SIM_MEMORY",       "DRIVETRAIN_SIM_BANDWIDTH",  "DRIVETRAIN_SIM_PROTECT",
 };
 
 void apply(const Setting& setting, Config& config) {

@@ -2,10 +2,10 @@
 // Collectives on tensors that are not on the CPU: through host memory, and by a vendor's library.
 #include <drivetrain/comm.h>
 #include <drivetrain/hardware.h>
+#include <drivetrain_sim/sim.h>
 #include <torch/torch.h>
 
 #include "expect_error.h"
-#include "hardware/fake_device.h"
 #include "ranks.h"
 #include "thread_backend.h"
 
@@ -13,10 +13,12 @@ namespace drivetrain {
 namespace {
 
 constexpr int kWorlds[] = {1, 2, 3, 4, 7};
+constexpr int kDevices = 2;
+
+[[maybe_unused]] const bool loaded = (sim::load({.devices = kDevices}), true);
 
 at::Device device_of(const World& world) {
-  return {c10::DeviceType::PrivateUse1,
-          static_cast<c10::DeviceIndex>(world.rank() % fake::kDevices)};
+  return {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(world.rank() % kDevices)};
 }
 
 at::Tensor values(const World& world, at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -98,8 +100,8 @@ TEST(Staged, AsynchronousOnesStartInTheirOrder) {
 class Vendor : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    AcceleratorFacts facts = make_accelerator("fake")->facts();
-    facts.name = "fake_with_threads";
+    AcceleratorFacts facts = make_accelerator("sim")->facts();
+    facts.name = "sim_with_threads";
     facts.communication_backend = "threads";
     register_accelerator(facts);
     register_comm_backend("threads", [](const c10::intrusive_ptr<c10d::Store>&, int rank, int size,
@@ -111,7 +113,7 @@ class Vendor : public ::testing::Test {
   }
 
   static void run(int size, const std::function<void(World)>& body) {
-    const ScopedAccelerator scope("fake_with_threads");
+    const ScopedAccelerator scope("sim_with_threads");
     board_ = std::make_shared<Board>(size);
     run_ranks(size, body);
   }
@@ -126,7 +128,7 @@ TEST_F(Vendor, CarriesTheCollectivesOnItsDevice) {
     ThreadBackend::num_calls = 0;
     run(size, expect_all_as_on_cpu);
     run(size, expect_asynchronous_as_on_cpu);
-    if (size > 1) EXPECT_GT(ThreadBackend::num_calls, 100 * size);
+    EXPECT_GE(ThreadBackend::num_calls, size > 1 ? 100 * size : 0);
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process forked after device use is refused its parent's devices, on the small PrivateUse1
-// device.
+// A process forked after device use is refused its parent's devices, on simulated
+// devices.
 #include <drivetrain/error.h>
 #include <drivetrain/hardware.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ class Fork : public ::testing::Test {
   ~Fork() override { clear_accelerator(); }
 
   ScopedEnv no_choice{"DRIVETRAIN_ACCELERATOR", nullptr};
-  std::shared_ptr<BaseAccelerator> accelerator = make_accelerator("fake");
+  std::shared_ptr<BaseAccelerator> accelerator = make_accelerator("sim");
 };
 
 TEST_F(Fork, LeavesTheParentAlone) {
@@ -70,7 +70,7 @@ TEST_F(Fork, RefusesTheChildItsParentsDevices) {
     return "it worked";
   });
   EXPECT_THAT(message, ::testing::StartsWith("HardwareError: "));
-  EXPECT_THAT(message, ::testing::HasSubstr("fake: synchronize"));
+  EXPECT_THAT(message, ::testing::HasSubstr("sim: synchronize"));
   EXPECT_THAT(message, ::testing::HasSubstr("forked after its parent had used a device"));
   EXPECT_THAT(message, ::testing::HasSubstr("as drivetrain launch does"));
 }
@@ -81,22 +81,22 @@ TEST_F(Fork, RefusesCallsWithoutADeviceToo) {
     accelerator->empty_cache();
     return "it worked";
   });
-  EXPECT_THAT(message, ::testing::HasSubstr("fake: empty_cache failed: this process was forked"));
+  EXPECT_THAT(message, ::testing::HasSubstr("sim: empty_cache failed: this process was forked"));
 }
 
 TEST_F(Fork, RefusesAnExplicitChoice) {
   const std::string message = in_a_child([] {
-    set_accelerator("fake");
+    set_accelerator("sim");
     return "it worked";
   });
-  EXPECT_THAT(message, ::testing::HasSubstr("\"fake\" is not available: this process was forked"));
+  EXPECT_THAT(message, ::testing::HasSubstr("\"sim\" is not available: this process was forked"));
 }
 
 TEST_F(Fork, IsTheReasonInTheReport) {
   const std::string reason = in_a_child([] {
     clear_accelerator();
     for (const ProbeResult& result : probe_report())
-      if (result.name == "fake") return result.reason;
+      if (result.name == "sim") return result.reason;
     return std::string("not in the report");
   });
   EXPECT_THAT(reason, ::testing::StartsWith("this process was forked after its parent"));
