@@ -4,7 +4,9 @@ include(CMakePackageConfigHelpers)
 
 set(DRIVETRAIN_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/drivetrain)
 
-set_target_properties(drivetrain PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+# By name: CMake's own list of linked folders leaves out a LibTorch below the source tree.
+set_target_properties(drivetrain drivetrain_sim PROPERTIES
+  INSTALL_RPATH "$ORIGIN;${TORCH_INSTALL_PREFIX}/lib")
 install(TARGETS drivetrain drivetrain_sim EXPORT drivetrain)
 install(DIRECTORY include/drivetrain include/drivetrain_sim DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT drivetrain NAMESPACE drivetrain:: FILE drivetrainTargets.cmake
