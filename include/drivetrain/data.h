@@ -19,7 +19,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
-#include <drivetrain/source.h>
+#include <drivetrain/detail/source.h>
 
 #include <chrono>
 #include <cstdint>

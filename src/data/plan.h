@@ -2,7 +2,7 @@
 // What one pass reads, as tasks: one task is one round, for one rank or for all of them.
 #pragma once
 
-#include <drivetrain/source.h>
+#include <drivetrain/detail/source.h>
 
 #include <cstdint>
 #include <functional>

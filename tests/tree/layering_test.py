@@ -63,6 +63,14 @@ class Layering(unittest.TestCase):
     def test_an_unfrozen_public_header(self):
         self.assert_problem({"include/drivetrain/new.h": SPDX}, "freezes error.h")
 
+    def test_a_header_in_detail_is_not_frozen_but_has_a_room(self):
+        detail = "include/drivetrain/detail/source.h"
+        self.assertEqual(problems({detail: SPDX}), [])
+        self.assert_problem({detail: SPDX + "#include <drivetrain/accelerator.h>\n"},
+                            "room data includes drivetrain/accelerator.h of the later room")
+        self.assert_problem({"include/drivetrain/detail/new.h": SPDX},
+                            "include/drivetrain/detail/new.h: name its room")
+
     def test_an_unknown_room(self):
         self.assert_problem({"src/stuff/x.cpp": SPDX}, "no such room")
 
