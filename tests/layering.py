@@ -15,12 +15,12 @@ ROOMS = ["core", "config", "hardware", "sim", "comm", "intercept", "data", "prec
 WITHOUT_TORCH = {"core", "config", "cli"}
 # The part of a room with LibTorch that the command links, too.
 FILES_WITHOUT_TORCH = ("src/hardware/facts/", "src/hardware/cpu_facts.")
-HEADERS_WITH_TORCH = re.compile(r"(torch|ATen|c10)/|drivetrain/(hardware|backends)\.h$")
+HEADERS_WITH_TORCH = re.compile(r"(torch|ATen|c10)/|drivetrain/(hardware|backends|memory)\.h$")
 # The room that each public header is the face of, or that a header in detail/ is part of.
 PUBLIC_ROOM = {
     "error.h": "core", "config.h": "config", "hardware.h": "hardware", "backends.h": "hardware",
     "nested.h": "comm", "comm.h": "comm", "collate.h": "data", "data.h": "data", "dataset.h": "data",
-    "detail/source.h": "data",
+    "memory.h": "hardware", "detail/source.h": "data",
     "parallel.h": "parallel", "progress.h": "tracking", "prepared.h": "training",
     "optimizer.h": "training", "accelerator.h": "training", "drivetrain.h": "training",
 }

@@ -8,6 +8,7 @@
 #include <drivetrain/data.h>
 #include <drivetrain/error.h>
 #include <drivetrain/hardware.h>
+#include <drivetrain/memory.h>
 #include <drivetrain/nested.h>
 #include <drivetrain/optimizer.h>
 #include <drivetrain/parallel.h>

@@ -93,12 +93,14 @@ struct MemoryCounter {
 
 // One device's allocator, as LibTorch counts. On cpu allocated_bytes are the bytes of LibTorch's
 // own CPU storages allocated since the first memory call of this process (what was allocated
-// before is not known), and reserved_bytes is the resident set of the process.
+// before is not known), and reserved_bytes is the resident set of the process. A counter that a
+// backend does not keep is 0: sums of a kept one are never below its current value.
 struct MemoryStats {
   MemoryCounter allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes,
       requested_bytes;
-  MemoryCounter allocations;  // a count
+  MemoryCounter allocations, active_allocations, segments, inactive_splits;  // counts
   int64_t num_alloc_retries = 0, num_ooms = 0;
+  int64_t num_device_allocs = 0, num_device_frees = 0;  // calls of the device's own allocator
 };
 
 struct MemoryBlock {
@@ -239,6 +241,8 @@ class BaseAccelerator : public std::enable_shared_from_this<BaseAccelerator> {
   // --- memory (bytes)
   void empty_cache() const;  // gives back what is cached and unused; on cpu to the system
   MemoryStats memory_stats(DeviceArg device = {}) const;
+  // A table: a line for each counter with its current, peak, allocated and freed value, "-" where
+  // the backend keeps none. Abbreviated: allocated, reserved and allocations only.
   std::string memory_summary(DeviceArg device = {}, bool abbreviated = false) const;
   std::vector<MemoryBlock> memory_snapshot(DeviceArg device = {}) const;  // live blocks
   int64_t memory_allocated(DeviceArg device = {}) const;

@@ -10,7 +10,6 @@
 #include <mutex>
 
 #include "core/environment.h"
-#include "core/sizes.h"
 #include "core/text.h"
 #include "hardware/event_state.h"
 
@@ -196,27 +195,6 @@ void BaseAccelerator::empty_cache() const { do_empty_cache(); }
 
 MemoryStats BaseAccelerator::memory_stats(DeviceArg device) const {
   return do_memory_stats(resolve("memory_stats", device));
-}
-
-std::string BaseAccelerator::memory_summary(DeviceArg device, bool abbreviated) const {
-  const int index = resolve("memory_summary", device);
-  const MemoryStats stats = do_memory_stats(index);
-  std::string text = str(name(), ":", index, "  current, peak, allocated, freed\n");
-  const auto line = [&text](const char* what, const MemoryCounter& counter, auto&& format) {
-    text += str(what, "  ", format(counter.current), ", ", format(counter.peak), ", ",
-                format(counter.allocated), ", ", format(counter.freed), "\n");
-  };
-  const auto count = [](int64_t value) { return str(value); };
-  line("allocated", stats.allocated_bytes, core::format_bytes);
-  line("reserved", stats.reserved_bytes, core::format_bytes);
-  if (!abbreviated) {
-    line("active", stats.active_bytes, core::format_bytes);
-    line("inactive split", stats.inactive_split_bytes, core::format_bytes);
-    line("requested", stats.requested_bytes, core::format_bytes);
-  }
-  line("allocations", stats.allocations, count);
-  return text +
-         str("retries  ", stats.num_alloc_retries, "\nout of memory  ", stats.num_ooms, "\n");
 }
 
 std::vector<MemoryBlock> BaseAccelerator::memory_snapshot(DeviceArg device) const {

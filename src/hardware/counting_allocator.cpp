@@ -163,6 +163,7 @@ MemoryStats counted_memory() {
   stats.allocated_bytes = {c.bytes, c.peak, c.allocated, c.freed};
   stats.active_bytes = stats.requested_bytes = stats.allocated_bytes;
   stats.allocations = {c.blocks, c.peak_blocks, c.num_allocated, c.num_freed};
+  stats.active_allocations = stats.allocations;
   stats.num_ooms = c.num_ooms;
   return stats;
 }

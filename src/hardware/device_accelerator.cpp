@@ -253,8 +253,13 @@ MemoryStats DeviceAccelerator::do_memory_stats(int index) const {
   stats.inactive_split_bytes = counter_of(counted.inactive_split_bytes);
   stats.requested_bytes = counter_of(counted.requested_bytes);
   stats.allocations = counter_of(counted.allocation);
+  stats.active_allocations = counter_of(counted.active);
+  stats.segments = counter_of(counted.segment);
+  stats.inactive_splits = counter_of(counted.inactive_split);
   stats.num_alloc_retries = counted.num_alloc_retries;
   stats.num_ooms = counted.num_ooms;
+  stats.num_device_allocs = counted.num_device_alloc;
+  stats.num_device_frees = counted.num_device_free;
   return stats;
 }
 
