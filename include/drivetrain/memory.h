@@ -72,9 +72,10 @@ struct MemoryTimelineOptions {
 //
 // Of a step it keeps what is there at its end (parameters, buffers, gradients, optimizer state,
 // and as `other` whatever else is allocated) and, as `activations`, by how much the step's peak
-// stood above that: what came and went within the step. So the categories of a step add up to its
-// peak. Gradients that are dropped before step() is called are part of the activations, and so is,
-// in the first step, less than later on: the optimizer's state was not there yet at the peak.
+// stood above that. So the categories of a step add up to its peak. Activations are a lower bound
+// of what came and went: what is there at the end but was not yet at the peak (gradients that
+// zero_grad() had dropped, the optimizer's state in the first step) hides as much of them.
+// Gradients that are dropped before step() is called are part of them.
 //
 // Each storage is counted once, whole, however many tensors view it, for the first category that
 // claims it; tied parameters and gradients that are windows of a chunk come out right. What the
