@@ -95,6 +95,7 @@ PROGRAMS = {
     "adam_small": Program(("{bin}/bench_adam", "small"), ("bench_adam",)),
     "grad_norm_25m": Program(("{bin}/bench_grad_norm", "25m"), ("bench_grad_norm",)),
     "grad_norm_small": Program(("{bin}/bench_grad_norm", "small"), ("bench_grad_norm",)),
+    "memory_timeline": Program(("{bin}/bench_memory_timeline",), ("bench_memory_timeline",)),
     "loader": Program(("{bin}/bench_loader",), ("bench_loader",)),
     "loader.py": Program(("{python}/python", "{programs}/loader.py")),
 }
@@ -159,6 +160,11 @@ GROUPS = (
              ("grad_norm_small", "libtorch_clipped"), "us", at_most(0.5)),
         Pair("grad_norm_small_within", ("grad_norm_small", "ours_within"),
              ("grad_norm_small", "libtorch_within"), "us", at_most(0.5)),
+    )),
+    # One step of an MLP of 50 layers of 256 with AdamW, 256 rows, all cores: what watching costs.
+    Group(rounds=5, warmups=0, pairs=(
+        Pair("memory_timeline", ("memory_timeline", "watched"), ("memory_timeline", "plain"), "us",
+             at_most(1, NOISE)),
     )),
     # One epoch of shuffled batches of 64 MNIST-sized samples, read one by one and collated; each
     # side with as many workers as the other.

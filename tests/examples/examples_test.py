@@ -4,11 +4,13 @@
 usage: examples_test.py BIN_DIR DIGITS
 """
 
+import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 BIN, DIGITS = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -94,6 +96,22 @@ class Examples(unittest.TestCase):
         self.assertLess(number_after("loss", output_of("01_first_train", processes=2, simulated=2)),
                         0.01)
         self.assertIn("device sim:0 of 3", output_of("07_hardware", simulated=3))
+
+    def test_09_memory(self):
+        for processes in (None, 2):
+            with tempfile.TemporaryDirectory() as folder:
+                text = output_of("09_memory", folder, processes=processes)
+                self.assertEqual(text.count("memory, 24 steps"), 1)
+                parameters = (256 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10) * 4
+                points = json.loads((pathlib.Path(folder) / "memory.json").read_text())["points"]
+                self.assertEqual(points[-1]["parameters"], parameters)
+                self.assertEqual(points[-1]["optimizer"], 2 * parameters)
+                self.assertGreaterEqual(points[-1]["gradients"], parameters)
+                # The outputs of two layers, for 512 rows more.
+                self.assertGreaterEqual(points[23]["peak"] - points[11]["peak"], 2 * 512 * 512 * 4)
+                names = sorted(path.name for path in pathlib.Path(folder).iterdir())
+                self.assertEqual(names,
+                                 ["memory.html", "memory.json", "memory.svg", "snapshot.json"])
 
 
 class Demo(unittest.TestCase):

@@ -26,18 +26,21 @@ void visit_state(const torch::optim::SGDParamState& state, const Visit& visit) {
 
 template <class Moments>  // AdamParamState, AdamWParamState
 void visit_state(const Moments& state, const Visit& visit) {
-  for (const at::Tensor& tensor : {state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq()})
-    visit(tensor);
+  visit(state.exp_avg());
+  visit(state.exp_avg_sq());
+  visit(state.max_exp_avg_sq());
 }
 
 void visit_state(const torch::optim::RMSpropParamState& state, const Visit& visit) {
-  for (const at::Tensor& tensor : {state.square_avg(), state.momentum_buffer(), state.grad_avg()})
-    visit(tensor);
+  visit(state.square_avg());
+  visit(state.momentum_buffer());
+  visit(state.grad_avg());
 }
 
 void visit_state(const torch::optim::LBFGSParamState& state, const Visit& visit) {
-  for (const at::Tensor& tensor : {state.d(), state.H_diag(), state.prev_flat_grad()})
-    visit(tensor);
+  visit(state.d());
+  visit(state.H_diag());
+  visit(state.prev_flat_grad());
   for (const auto* list : {&state.old_dirs(), &state.old_stps(), &state.ro()})
     for (const at::Tensor& tensor : *list) visit(tensor);
   if (state.al())

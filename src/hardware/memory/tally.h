@@ -5,16 +5,17 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
-#include <unordered_set>
 #include <vector>
 
 namespace drivetrain::hardware {
 
 class Tally {
  public:
-  explicit Tally(c10::Device device) : device_(device) {}
+  // `expected`: how many tensors there may be.
+  Tally(c10::Device device, size_t expected) : device_(device) { seen_.reserve(expected); }
 
   // Bytes of the storages of `tensor` that are on the device and were not seen before. Undefined
   // tensors have none; a sparse one has those of its indices and values.
@@ -33,7 +34,7 @@ class Tally {
   c10::Device device_;
   bool keep_ = false;
   int64_t elsewhere_ = 0;
-  std::unordered_set<const c10::StorageImpl*> seen_;
+  ska::flat_hash_set<const c10::StorageImpl*> seen_;
   std::vector<c10::Storage> storages_;
 };
 

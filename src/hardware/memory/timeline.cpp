@@ -31,6 +31,12 @@ std::vector<at::Tensor>& of(Tensors& tensors, MemoryCategory category) {
   return tensors[static_cast<size_t>(category)];
 }
 
+size_t size_of(const Tensors& tensors) {
+  size_t size = 0;
+  for (const auto& list : tensors) size += list.size();
+  return size;
+}
+
 // Something tracked: adds its tensors; returns a note or "".
 struct Source {
   std::string name;
@@ -40,10 +46,12 @@ struct Source {
 };
 
 void collect_module(const torch::nn::Module& module, Tensors& tensors) {
-  for (const at::Tensor& parameter : module.parameters()) {
-    of(tensors, MemoryCategory::parameters).push_back(parameter);
+  for (at::Tensor& parameter : module.parameters()) {
     // Asking another tensor for its gradient makes LibTorch warn.
-    if (parameter.is_leaf()) of(tensors, MemoryCategory::gradients).push_back(parameter.grad());
+    if (parameter.is_leaf())
+      if (const at::Tensor& gradient = parameter.grad(); gradient.defined())
+        of(tensors, MemoryCategory::gradients).push_back(gradient);
+    of(tensors, MemoryCategory::parameters).push_back(std::move(parameter));
   }
   for (at::Tensor& buffer : module.buffers())
     of(tensors, MemoryCategory::buffers).push_back(std::move(buffer));
@@ -93,7 +101,7 @@ void MemoryTimeline::State::note_uncounted(const Source& source) {
   if (!accelerator->capabilities().memory_snapshot) return;
   Tensors tensors;
   source.collect(tensors);
-  hardware::Tally tally(device);
+  hardware::Tally tally(device, size_of(tensors));
   tally.keep_storages();
   for (const auto& list : tensors)
     for (const at::Tensor& tensor : list) tally.add(tensor);
@@ -121,11 +129,13 @@ int64_t MemoryTimeline::State::uncounted_bytes() {
 
 void MemoryTimeline::State::tally(MemoryPoint& point) {
   std::vector<Tensors> tensors(sources.size());
+  size_t count = 0;
   for (size_t i = 0; i < sources.size(); ++i) {
     sources[i].note = sources[i].collect(tensors[i]);
     sources[i].elsewhere = 0;
+    count += size_of(tensors[i]);
   }
-  hardware::Tally tally(device);
+  hardware::Tally tally(device, count);
   for (size_t category = 0; category < kNumTracked; ++category)
     for (size_t i = 0; i < sources.size(); ++i) {
       const int64_t before = tally.elsewhere();
@@ -197,7 +207,9 @@ void MemoryTimeline::track(const torch::optim::Optimizer& optimizer, std::string
   state_->add({name, [&optimizer, name](Tensors& tensors) {
                  auto& states = of(tensors, MemoryCategory::optimizer);
                  const std::string unknown = hardware::visit_optimizer_state(
-                     optimizer, [&states](const at::Tensor& tensor) { states.push_back(tensor); });
+                     optimizer, [&states](const at::Tensor& tensor) {
+                       if (tensor.defined()) states.push_back(tensor);
+                     });
                  return unknown.empty() ? unknown
                                         : str(name, ": state of the class ", unknown,
                                               " is not known and counted as other");
