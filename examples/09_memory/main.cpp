@@ -38,5 +38,5 @@ int main(int argc, char** argv) {
   timeline.write_html(folder / "memory.html");
   timeline.write_json(folder / "memory.json");
   drivetrain::write_memory_snapshot(*devices, folder / "snapshot.json");
-  std::cout << timeline.summary();
+  std::cout << timeline.summary() << "\n" << devices->memory_summary();
 }
