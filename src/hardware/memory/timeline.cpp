@@ -204,7 +204,7 @@ void MemoryTimeline::track(const torch::nn::Module& module, std::string name) {
 }
 
 void MemoryTimeline::track(const torch::optim::Optimizer& optimizer, std::string name) {
-  state_->add({name, [&optimizer, name](Tensors& tensors) {
+  state_->add({name, [&optimizer, name = std::move(name)](Tensors& tensors) {
                  auto& states = of(tensors, MemoryCategory::optimizer);
                  const std::string unknown = hardware::visit_optimizer_state(
                      optimizer, [&states](const at::Tensor& tensor) {
