@@ -161,7 +161,7 @@ GROUPS = (
         Pair("grad_norm_small_within", ("grad_norm_small", "ours_within"),
              ("grad_norm_small", "libtorch_within"), "us", at_most(0.5)),
     )),
-    # One step of an MLP of 50 layers of 256 with AdamW, 256 rows, all cores: what watching costs.
+    # One step of an MLP of 50 layers of 128 with AdamW, 256 rows, all cores: what watching costs.
     Group(rounds=5, warmups=0, pairs=(
         Pair("memory_timeline", ("memory_timeline", "watched"), ("memory_timeline", "plain"), "us",
              at_most(1, NOISE)),

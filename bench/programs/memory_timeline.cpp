@@ -13,7 +13,7 @@
 namespace {
 
 struct Training {
-  torch::nn::Sequential model = bench::mlp(std::vector<int64_t>(51, 256));
+  torch::nn::Sequential model = bench::mlp(std::vector<int64_t>(51, 128));
   torch::optim::AdamW optimizer{model->parameters(), 1e-3};
 
   void step(const at::Tensor& data) {
@@ -26,7 +26,7 @@ struct Training {
 }  // namespace
 
 int main() {
-  const auto data = torch::randn({256, 256});
+  const auto data = torch::randn({256, 128});
   torch::manual_seed(0);
   Training watched;
   torch::manual_seed(0);
@@ -43,6 +43,6 @@ int main() {
   watched_step(), plain_step();
   bench::expect_equal(watched.model->parameters(), plain.model->parameters());
   std::vector<bench::Side> sides = {{"watched", watched_step}, {"plain", plain_step}};
-  bench::time_by_turns(sides, {.warmups = 5, .blocks = 10, .steps = 10});
+  bench::time_by_turns(sides, {.warmups = 2, .blocks = 7, .steps = 5});
   bench::report(sides);
 }
