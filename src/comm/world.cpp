@@ -51,7 +51,8 @@ using StartOn = std::function<Transport::Started(Transport&, at::Tensor out, at:
 // On the tensors themselves where something carries their device's memory, else on copies on the
 // host: of `in` once the device has computed it, and into `out`, which may be the same, at the end.
 Pending start(const std::shared_ptr<State>& state, const Record& record, const at::Tensor& out,
-              const at::Tensor& in, const StartOn& start_on, std::function<void()> after = {}) {
+              const at::Tensor& in, const StartOn& start_on,
+              const std::function<void()>& after = {}) {
   const bool on_host = out.is_cpu() && in.is_cpu();
   const auto route = on_host ? state->host_route() : state->device_route({out, in});
   if (route)

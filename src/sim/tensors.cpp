@@ -66,7 +66,7 @@ const Tensor& resize(const Tensor& self, IntArrayRef sizes,
     TORCH_CHECK(*format != at::MemoryFormat::Preserve, "resize_ cannot preserve a memory format");
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   }
-  return self;
+  return self;  // NOLINT(bugprone-return-const-ref-from-parameter): as aten::resize_ is declared
 }
 
 Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayRef sizes,

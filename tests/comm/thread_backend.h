@@ -3,8 +3,10 @@
 // device only, and counts its calls.
 #pragma once
 
-#include <torch/torch.h>
-
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>

@@ -4,12 +4,12 @@
 
 #include <drivetrain/backends.h>
 #include <drivetrain/memory.h>
+#include <drivetrain_sim/sim.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "expect_error.h"
-#include "fake_device.h"
 
 namespace drivetrain {
 namespace {
@@ -17,7 +17,10 @@ namespace {
 using enum MemoryCategory;
 using ::testing::HasSubstr;
 
-constexpr const char* kBackend = "fake";
+constexpr const char* kBackend = "sim";
+
+[[maybe_unused]] const bool loaded =
+    (sim::load({.devices = 2, .memory_bytes = int64_t{256} << 20}), true);
 
 class DeviceTimeline : public ::testing::Test {
  protected:
