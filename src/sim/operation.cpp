@@ -423,7 +423,7 @@ std::vector<Tensor> launch(const std::string& name, const std::vector<Tensor>& a
                            const std::vector<Shape>& shapes, Kernel kernel) {
   check_driver();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  int index = -1;
+  c10::DeviceIndex index = -1;
   CpuAliases aliases;
   std::vector<Tensor> given, results, promised;
   for (const Tensor& tensor : arguments) {
@@ -431,7 +431,7 @@ std::vector<Tensor> launch(const std::string& name, const std::vector<Tensor>& a
       TORCH_CHECK(is_sim(tensor) && (index < 0 || index == tensor.device().index()), name,
                   " was given tensors on ", arguments[0].device(), " and ", tensor.device(),
                   "; allowed: one device; move them with .to()");
-      index = static_cast<int>(tensor.device().index());
+      index = tensor.device().index();
     }
     given.push_back(aliases.of(tensor));
   }
