@@ -3,7 +3,7 @@
 
 A room includes only rooms above it; no header includes torch/torch.h; files stay under 500
 lines; every file names its licence; the public headers are the frozen list; room names are not
-vague; the project holds no path of one machine.
+vague; only the hardware room's code names a backend; the project holds no path of one machine.
 """
 
 import pathlib
@@ -24,6 +24,14 @@ PUBLIC_ROOM = {
     "parallel.h": "parallel", "progress.h": "tracking", "prepared.h": "training",
     "optimizer.h": "training", "accelerator.h": "training", "drivetrain.h": "training",
 }
+# Where code may say which backend it is for. Comments may everywhere.
+BACKEND_ROOMS = {"hardware", "sim"}
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# As a word, in capitals (kXPU) and as a part of a name (MpsHooks).
+BACKEND = re.compile(r"(?i:cuda|ascend|privateuse1|(?<![a-z])rocm)|"
+                     r"(?<![A-Z])(NPU|XPU|MPS|MLU|HPU|MUSA|HIP)(?![a-z])|"
+                     r"(Npu|Xpu|Mps|Mlu|Hpu|Musa|Hip)(?![a-z])|"
+                     r"(?<![A-Za-z])(npu|xpu|mps|mlu|hpu|musa|hip)(?![A-Za-z])")
 MAX_LINES = 500
 MAX_PUBLIC_HEADERS = 16
 VAGUE = re.compile(r"(^|[/_])(utils?|helpers?|managers?|misc)([_./]|$)", re.IGNORECASE)
@@ -67,6 +75,16 @@ def check_includes(name, text):
             yield f"{name}: room {room} includes {include} of the later room {other}"
 
 
+def check_backends(name, text):
+    if file_room(name) is None or file_room(name) in BACKEND_ROOMS:
+        return
+    code = COMMENT.sub(lambda comment: "\n" * comment.group().count("\n"), text)
+    for number, line in enumerate(code.splitlines(), 1):
+        if found := BACKEND.search(line):
+            yield (f"{name}:{number}: names the backend {found.group()}; ask the hardware room "
+                   "(BaseAccelerator, Capabilities)")
+
+
 def check_file(root, name):
     path = root / name
     if path.suffix not in {".h", ".cpp", ".py", ".cmake", ".sh"} and path.name != "CMakeLists.txt":
@@ -83,6 +101,7 @@ def check_file(root, name):
         yield f"{name}: holds a path of one machine"
     if path.suffix in {".h", ".cpp"}:
         yield from check_includes(name, text)
+        yield from check_backends(name, text)
 
 
 def check_public_headers(root, files):

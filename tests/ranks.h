@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/rendezvous.h"
+#include "test_device.h"
 
 namespace drivetrain {
 
@@ -39,6 +40,7 @@ inline void run_ranks(int num_ranks, const std::function<void(World)>& body,
       if (world) world->fail(reason);
     };
     try {
+      here::take_rank(rank);
       world = comm::join({.store = store}, facts_of_thread(rank, num_ranks), config);
       body(*world);
     } catch (const std::exception& error) {

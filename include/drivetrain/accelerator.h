@@ -85,10 +85,13 @@ class Accelerator {
     requires requires(S& module) { module.get_method("forward"); }
   PreparedScript<S> prepare(S module);
 
-  // An optimizer of any class of torch::optim, or derived from one.
+  // An optimizer of any class of torch::optim, or derived from one. What it has gathered so far
+  // follows its parameters to their device, now and when their model is prepared later.
   template <OptimizerType O>
   PreparedOptimizer<O> prepare(O optimizer) {
-    return PreparedOptimizer<O>(std::move(optimizer));
+    PreparedOptimizer<O> prepared(std::move(optimizer));
+    optimizers_.push_back(prepared.place());
+    return prepared;
   }
 
   // A loader: this rank's share of the batches, on device(). A torch::data loader becomes a
@@ -307,7 +310,10 @@ class Accelerator {
     std::vector<const void*> parameters;
   };
   void refuse_second_preparation(const Named& parameters) const;
+  void move_optimizers();
   std::vector<Adopted> models_;
+  // Where the optimizers prepared are, for as long as they live.
+  std::vector<std::weak_ptr<torch::optim::Optimizer*>> optimizers_;
   std::vector<std::weak_ptr<const DataLoaderStatus>> loaders_;
   bool is_triggered_ = false;
 };
@@ -323,7 +329,6 @@ Prepared<M> Accelerator::prepare(M model) {
 template <class S>
   requires requires(S& module) { module.get_method("forward"); }
 PreparedScript<S> Accelerator::prepare(S module) {
-  module.to(device_);
   Named parameters, buffers;
   for (const auto& entry : module.named_parameters())
     parameters.emplace_back(entry.name, entry.value);

@@ -365,9 +365,14 @@ class ScopedAccelerator {
 // Moves every parameter, its gradient and every buffer of `module` and its children to `device` in
 // place: the tensor objects stay, so optimizers made before keep working; tensors registered twice
 // or sharing storage still do. **Throws HardwareError if** a tensor has no data (meta), or is to
-// change to or from a plugin's (PrivateUse1) or the meta device while a graph holds it, and
-// c10::OutOfMemoryError if there is no room for all; nothing has been moved then.
+// change to or from a plugin's (PrivateUse1) or the meta device while a graph holds it, naming it,
+// and c10::OutOfMemoryError if there is no room for all; nothing has been moved then.
 void move_module_(torch::nn::Module& module, c10::Device device);
+
+// The same for tensors that belong together, as a TorchScript module's. `named` says what each is
+// called in a refusal ("parameter fc.weight"); gradients of leaves come along.
+void move_tensors_(const std::vector<std::pair<std::string, at::Tensor>>& named,
+                   c10::Device device);
 
 // The cores that this process may use: its affinity, cut by a cgroup quota; at least 1.
 int num_cores();

@@ -6,6 +6,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <concepts>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -39,6 +40,9 @@ inline constexpr bool kHasFusedStep =
 // move it twice.
 void drop_repeated_parameters(std::vector<torch::optim::OptimizerParamGroup>& groups);
 
+// Moves the state of each parameter, as LibTorch's classes gather it, to the parameter's device.
+void move_state(torch::optim::Optimizer& optimizer);
+
 // Optimizer::zero_grad without its detach_(), which throws for a gradient that is a view.
 void zero_grad(std::vector<torch::optim::OptimizerParamGroup>& groups, bool set_to_none);
 
@@ -55,6 +59,9 @@ concept OptimizerType = std::derived_from<O, torch::optim::Optimizer>;
 // other class through its own step. Parameters without a gradient are left untouched, weight decay
 // included.
 //
+// State that was gathered on another device (before the model moved, or in a file) is moved to that
+// of its parameter; of a class with a state of its own, that state is the class's to move.
+//
 // LibTorch (2.9 to 2.13 at least) guesses which options of a group were set by comparing them with
 // the class's defaults; to give a group just such a value, set it after construction:
 // `optimizer.param_groups()[1].options().set_lr(1e-3)`.
@@ -63,7 +70,19 @@ class PreparedOptimizer : public O {
  public:
   explicit PreparedOptimizer(O&& optimizer) : O(std::move(optimizer)) {
     detail::drop_repeated_parameters(this->param_groups());
+    detail::move_state(*this);
   }
+  PreparedOptimizer(PreparedOptimizer&& other) noexcept
+      : O(std::move(other)), place_(std::move(other.place_)) {
+    if (place_) *place_ = this;
+  }
+  PreparedOptimizer& operator=(PreparedOptimizer&& other) noexcept {
+    O::operator=(std::move(other));
+    place_ = std::move(other.place_);
+    if (place_) *place_ = this;
+    return *this;
+  }
+  ~PreparedOptimizer() override = default;
 
   // One update of all parameters; returns the closure's loss, or an undefined tensor.
   at::Tensor step(typename O::LossClosure closure = nullptr) override {
@@ -82,6 +101,19 @@ class PreparedOptimizer : public O {
 
   // Drops every gradient, or fills it with zeros. Safe on gradients that are views of a chunk.
   void zero_grad(bool set_to_none = true) { detail::zero_grad(this->param_groups(), set_to_none); }
+
+  // What torch::load calls.
+  void load(torch::serialize::InputArchive& archive) override {
+    O::load(archive);
+    detail::move_state(*this);
+  }
+
+  // Where this object is, wherever it is moved to; expires with it.
+  std::weak_ptr<torch::optim::Optimizer*> place() const noexcept { return place_; }
+
+ private:
+  std::shared_ptr<torch::optim::Optimizer*> place_ =
+      std::make_shared<torch::optim::Optimizer*>(this);
 };
 
 }  // namespace drivetrain

@@ -2,7 +2,8 @@
 // Moving a module without replacing its tensors. Module::to breaks ties of storage, leaves
 // gradients behind, and stops half-way when memory runs out; here all is copied first.
 #include <ATen/ops/_has_compatible_shallow_copy_type.h>
-#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/set.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <drivetrain/error.h>
 #include <drivetrain/hardware.h>
@@ -11,6 +12,7 @@
 
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,60 +24,66 @@ using core::str;
 
 namespace {
 
-using StorageKey = std::pair<const c10::StorageImpl*, at::ScalarType>;
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-StorageKey storage_key(const at::Tensor& tensor) {
-  return {tensor.storage().unsafeGetStorageImpl(), tensor.scalar_type()};
+// Named tensors with their gradients, each object once.
+NamedTensors with_gradients(const NamedTensors& named) {
+  NamedTensors tensors;
+  std::set<const c10::TensorImpl*> seen;
+  const auto add = [&](std::string name, const at::Tensor& tensor) {
+    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second)
+      tensors.emplace_back(std::move(name), tensor);
+  };
+  for (const auto& [name, tensor] : named) {
+    add(name, tensor);
+    if (tensor.defined() && tensor.is_leaf()) add("the gradient of " + name, tensor.grad());
+  }
+  return tensors;
 }
 
-// Parameters, their gradients and buffers, each object once.
-std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
-  std::vector<at::Tensor> tensors;
-  std::set<const c10::TensorImpl*> seen;
-  const auto add = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second)
-      tensors.push_back(tensor);
-  };
-  for (const at::Tensor& parameter : module.parameters()) {
-    add(parameter);
-    add(parameter.grad());
-  }
-  for (const at::Tensor& buffer : module.buffers()) add(buffer);
-  return tensors;
+// The elements as they lie in memory: a tensor that says "conjugated" or "negated" still will after
+// the move.
+at::Tensor as_written(const at::Tensor& tensor) {
+  at::Tensor plain = tensor.detach();
+  plain._set_conj(false);
+  plain._set_neg(false);
+  return plain;
 }
 
 // Copies tensors to one device, those that share storage together.
 class Mover {
  public:
-  Mover(const std::vector<at::Tensor>& tensors, c10::Device device) : device_(device) {
-    for (const at::Tensor& tensor : tensors)
-      if (tensor.has_storage()) ++uses_[storage_key(tensor)];
+  Mover(const NamedTensors& tensors, c10::Device device) : device_(device) {
+    for (const auto& [name, tensor] : tensors)
+      if (tensor.has_storage()) ++uses_[tensor.storage().unsafeGetStorageImpl()];
   }
 
   at::Tensor copy(const at::Tensor& tensor) {
-    if (!tensor.has_storage() || uses_[storage_key(tensor)] == 1)
-      return tensor.detach().to(device_);
-    at::Tensor& whole = moved_[storage_key(tensor)];
-    if (!whole.defined()) {
-      const auto length = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
-      whole = tensor.detach().as_strided({length}, {1}, 0).to(device_);
-    }
-    return at::as_strided(whole, tensor.sizes(), tensor.strides(), tensor.storage_offset());
+    if (!tensor.has_storage() || uses_[tensor.storage().unsafeGetStorageImpl()] == 1)
+      return as_written(tensor).to(device_);
+    at::Tensor& whole = moved_[tensor.storage().unsafeGetStorageImpl()];
+    // Bytes, as not all that share them need be of one type: view_as_real(weight).
+    if (!whole.defined())
+      whole = at::empty({0}, tensor.options().dtype(at::kByte).requires_grad(false))
+                  .set_(tensor.storage())
+                  .to(device_);
+    return at::empty({0}, tensor.options().device(device_).requires_grad(false))
+        .set_(whole.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
   }
 
  private:
   c10::Device device_;
-  std::map<StorageKey, int> uses_;
-  std::map<StorageKey, at::Tensor> moved_;
+  std::map<const c10::StorageImpl*, int> uses_;
+  std::map<const c10::StorageImpl*, at::Tensor> moved_;
 };
 
 bool is_compatible(const at::Tensor& tensor, const at::Tensor& moved) {
   return at::_has_compatible_shallow_copy_type(tensor, moved);
 }
 
-void check_can_become(const at::Tensor& tensor, const at::Tensor& moved) {
+void check_can_become(const std::string& name, const at::Tensor& tensor, const at::Tensor& moved) {
   if (is_compatible(tensor, moved)) return;
-  const std::string what = core::str("a tensor of shape ", tensor.sizes(), " cannot change from ",
+  const std::string what = core::str(name, " of shape ", tensor.sizes(), " cannot change from ",
                                      tensor.device().str(), " to ", moved.device().str(), ": ");
   if (tensor.layout() != at::kStrided || !tensor.has_storage())
     throw HardwareError(what +
@@ -91,7 +99,11 @@ void check_can_become(const at::Tensor& tensor, const at::Tensor& moved) {
 // that among its own devices, but keeps those of plugins and meta apart; their keys are switched
 // here as LibTorch itself does for tensors that change their kind.
 void become(const at::Tensor& tensor, const at::Tensor& moved) {
-  if (is_compatible(tensor, moved)) return tensor.set_data(moved);
+  if (is_compatible(tensor, moved)) {
+    moved._set_conj(tensor.is_conj());
+    moved._set_neg(tensor.is_neg());
+    return tensor.set_data(moved);
+  }
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const bool allowed = impl->allow_tensor_metadata_change();
   impl->set_allow_tensor_metadata_change(true);
@@ -106,23 +118,23 @@ c10::Device with_index(c10::Device device) {
   return c10::impl::getDeviceGuardImpl(device.type())->getDevice();
 }
 
-void move_tensors(const std::vector<at::Tensor>& tensors, c10::Device device) {
+void move_all(const NamedTensors& tensors, c10::Device device) {
   std::vector<std::pair<at::Tensor, at::Tensor>> moves;
   Mover mover(tensors, device);
-  for (const at::Tensor& tensor : tensors) {
+  for (const auto& [name, tensor] : tensors) {
     if (tensor.device() == device) continue;
     moves.emplace_back(tensor, mover.copy(tensor));
-    check_can_become(tensor, moves.back().second);
+    check_can_become(name, tensor, moves.back().second);
   }
   for (const auto& [tensor, moved] : moves) become(tensor, moved);
 }
 
 }  // namespace
 
-void move_module_(torch::nn::Module& module, c10::Device device) {
+void move_tensors_(const NamedTensors& named, c10::Device device) {
   const at::NoGradGuard no_grad;
   try {
-    move_tensors(tensors_of(module), with_index(device));
+    move_all(with_gradients(named), with_index(device));
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& error) {
@@ -131,6 +143,15 @@ void move_module_(torch::nn::Module& module, c10::Device device) {
                             "; allowed: devices with is_available() and tensors with data; see the "
                             "reason"));
   }
+}
+
+void move_module_(torch::nn::Module& module, c10::Device device) {
+  NamedTensors named;
+  for (const auto& item : module.named_parameters())
+    named.emplace_back("parameter " + item.key(), item.value());
+  for (const auto& item : module.named_buffers())
+    named.emplace_back("buffer " + item.key(), item.value());
+  move_tensors_(named, device);
 }
 
 }  // namespace drivetrain

@@ -52,6 +52,15 @@ std::vector<std::pair<std::string, at::Tensor>> defined(const Dict& named) {
   return tensors;
 }
 
+// What a refusal to move them calls them.
+auto for_refusals(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                  const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (const auto& [name, tensor] : parameters) named.emplace_back("parameter " + name, tensor);
+  for (const auto& [name, tensor] : buffers) named.emplace_back("buffer " + name, tensor);
+  return named;
+}
+
 }  // namespace
 
 namespace detail {
@@ -80,13 +89,14 @@ Accelerator::Accelerator(AcceleratorOptions options)
 Accelerator::~Accelerator() = default;
 
 detail::ForwardScope Accelerator::adopt(torch::nn::Module& module) {
-  move_module_(module, device_);
   return adopt(defined(module.named_parameters()), defined(module.named_buffers()));
 }
 
 detail::ForwardScope Accelerator::adopt(const Named& parameters, const Named& buffers) {
   std::erase_if(models_, [](const auto& model) { return model.sync.expired(); });
   refuse_second_preparation(parameters);
+  move_tensors_(for_refusals(parameters, buffers), device_);
+  move_optimizers();
   if (!use_distributed()) return detail::ForwardScope(nullptr);
   auto sync = std::make_shared<parallel::GradientSync>(world_, parameters, buffers, ddp_);
   Adopted adopted{sync, {}};
@@ -94,6 +104,12 @@ detail::ForwardScope Accelerator::adopt(const Named& parameters, const Named& bu
     adopted.parameters.push_back(parameter.unsafeGetTensorImpl());
   models_.push_back(std::move(adopted));
   return detail::ForwardScope(std::move(sync));
+}
+
+void Accelerator::move_optimizers() {
+  std::erase_if(optimizers_, [](const auto& place) { return place.expired(); });
+  for (const auto& weak : optimizers_)
+    if (const auto place = weak.lock()) detail::move_state(**place);
 }
 
 void Accelerator::refuse_second_preparation(const Named& parameters) const {

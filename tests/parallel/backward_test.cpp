@@ -16,7 +16,7 @@ using torch::nn::BatchNorm1d;
 using torch::nn::Linear;
 using torch::nn::Sequential;
 
-at::Tensor input(const World& world) { return torch::ones({1, 4}) * (world.rank() + 1); }
+at::Tensor input(const World& world) { return here::ones({1, 4}) * (world.rank() + 1); }
 
 TEST(SecondDerivatives, OfAGradientPenaltyAreReduced) {
   run_ranks(2, [](World world) {
@@ -28,7 +28,7 @@ TEST(SecondDerivatives, OfAGradientPenaltyAreReduced) {
     EXPECT_EQ(net.sync.num_reductions(), 0);
     // |grad|^2 = (r + 1)^2 |w|^2: its derivative is 2 (r + 1)^2 w, 2 and 8.
     inner.pow(2).sum().backward();
-    EXPECT_TRUE(net.model->weight.grad().equal(torch::full({1, 4}, 5.0)));
+    EXPECT_TRUE(net.model->weight.grad().equal(here::full({1, 4}, 5.0)));
   });
 }
 
@@ -63,8 +63,8 @@ TEST(Failure, InBackwardLeavesTheNextOneRight) {
   const DistributedDataParallelOptions small = {.bucket_cap_mb = 1e-6, .first_bucket_mb = 1e-6};
   for (const auto& options : {DistributedDataParallelOptions(), small}) {
     run_ranks(2, [&](World world) {
-      const NamedTensors parameters = {{"early", torch::ones({2}).requires_grad_()},
-                                       {"late", torch::ones({2}).requires_grad_()}};
+      const NamedTensors parameters = {{"early", here::ones({2}).requires_grad_()},
+                                       {"late", here::ones({2}).requires_grad_()}};
       GradientSync sync(world, parameters, {}, options);
       // Backward reaches "late", may fail, and then reaches "early".
       const auto loss = [&](bool blows) {
@@ -77,7 +77,7 @@ TEST(Failure, InBackwardLeavesTheNextOneRight) {
         if (round > 0) sync.before_forward(true);
         loss(false).backward();
         for (const auto& [name, parameter] : parameters)
-          EXPECT_TRUE(parameter.grad().equal(torch::full({2}, 1.5))) << name;
+          EXPECT_TRUE(parameter.grad().equal(here::full({2}, 1.5))) << name;
       }
     });
   }
@@ -113,7 +113,7 @@ TEST(Nested, BackwardsAreFinishedAtTheEndOfTheOutermost) {
   run_ranks(2, [](World world) {
     NamedTensors parameters;
     for (const char* name : {"a", "b", "c"})
-      parameters.emplace_back(name, torch::full({2}, 2.0).requires_grad_());
+      parameters.emplace_back(name, here::full({2}, 2.0).requires_grad_());
     GradientSync sync(world, parameters, {});
     for (int step = 0; step < 3; ++step) {
       for (const auto& [name, parameter] : parameters) parameter.mutable_grad().reset();
@@ -124,7 +124,7 @@ TEST(Nested, BackwardsAreFinishedAtTheEndOfTheOutermost) {
       x = Recompute::apply(x, parameters[2].second);
       x.sum().backward();
       for (const auto& [name, parameter] : parameters)
-        EXPECT_TRUE(parameter.grad().equal(torch::full({2}, 6.0))) << name << parameter.grad();
+        EXPECT_TRUE(parameter.grad().equal(here::full({2}, 6.0))) << name << parameter.grad();
       EXPECT_EQ(sync.num_reductions(), step + 1);
     }
   });
@@ -132,10 +132,10 @@ TEST(Nested, BackwardsAreFinishedAtTheEndOfTheOutermost) {
 
 TEST(Nested, BackwardsThatReachAParameterTwiceAreRefused) {
   run_ranks(2, [](World world) {
-    const NamedTensors parameters = {{"w", torch::full({2}, 2.0).requires_grad_()}};
+    const NamedTensors parameters = {{"w", here::full({2}, 2.0).requires_grad_()}};
     GradientSync sync(world, parameters, {});
     const auto loss = [&] {
-      at::Tensor x = torch::ones({2}).requires_grad_() * (world.rank() + 1);
+      at::Tensor x = here::ones({2}).requires_grad_() * (world.rank() + 1);
       x = Recompute::apply(x, parameters[0].second);
       return Recompute::apply(x, parameters[0].second).sum();
     };
@@ -146,7 +146,7 @@ TEST(Nested, BackwardsThatReachAParameterTwiceAreRefused) {
       const auto scope = sync.no_sync();
       loss().backward();
     }
-    EXPECT_TRUE(parameters[0].second.grad().equal(torch::full({2}, 4.0 * (world.rank() + 1))));
+    EXPECT_TRUE(parameters[0].second.grad().equal(here::full({2}, 4.0 * (world.rank() + 1))));
   });
 }
 
@@ -161,7 +161,7 @@ double running_mean(World world, bool training, const DistributedDataParallelOpt
   buffers["num_batches_tracked"].fill_(10 * world.rank());
   net.model->train(training);
   net.sync.set_sync(sync);
-  net.forward(torch::ones({3, 4}));
+  net.forward(here::ones({3, 4}));
   EXPECT_EQ(buffers["num_batches_tracked"].item<int64_t>() >= 10,
             world.rank() > 0 && buffers["running_mean"][0].item<double>() > 0.5);
   return buffers["running_mean"][0].item<double>();
@@ -188,9 +188,9 @@ TEST(Buffers, AreTheRanksOwnOtherwise) {
 TEST(Buffers, OfModelsThatDifferAreRefused) {
   run_ranks(2, [](World world) {
     const auto make = [&] {
-      Linear model(4, 2);
+      auto model = here::moved(Linear(4, 2));
       NamedTensors buffers;
-      if (world.rank() == 1) buffers.emplace_back("extra", torch::ones({1}));
+      if (world.rank() == 1) buffers.emplace_back("extra", here::ones({1}));
       GradientSync(world, named_parameters(*model), buffers);
     };
     EXPECT_ERROR(make(), ConfigError, "buffer 0 is \"extra\" Float [1], on rank 0 it is absent");

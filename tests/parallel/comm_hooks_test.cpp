@@ -26,7 +26,7 @@ std::vector<at::Tensor> gradients_under(World world, const Options& options, int
   std::vector<at::Tensor> all;
   for (int step = 0; step < steps; ++step) {
     net.model->zero_grad();
-    const auto x = seeded(step * 10 + world.rank(), [] { return torch::randn({5, 24}); });
+    const auto x = seeded(step * 10 + world.rank(), [] { return here::randn({5, 24}); });
     net.forward(x).pow(2).mean().backward();
     for (const auto& gradient : gradients(*net.model)) all.push_back(gradient);
   }
@@ -86,7 +86,7 @@ TEST_P(CommHooks, LeaveUnusedParametersUntouched) {
     run_ranks(3, [&](World world) {
       NamedTensors parameters;
       for (const char* name : {"all", "one", "no"})
-        parameters.emplace_back(name, torch::ones({8, 8}).requires_grad_());
+        parameters.emplace_back(name, here::ones({8, 8}).requires_grad_());
       GradientSync sync(world, parameters, {}, options);
       for (int step = 0; step < 3; ++step) {
         for (const auto& [name, parameter] : parameters) parameter.mutable_grad().reset();
@@ -98,7 +98,7 @@ TEST_P(CommHooks, LeaveUnusedParametersUntouched) {
         const bool exact = GetParam().kind != CommHookKind::batched_power_sgd || cap < 1;
         EXPECT_TRUE(parameters[1].second.grad().defined());
         if (!exact) continue;
-        EXPECT_TRUE(at::allclose(parameters[1].second.grad(), torch::ones({8, 8}), 0.02, 0.02));
+        EXPECT_TRUE(at::allclose(parameters[1].second.grad(), here::ones({8, 8}), 0.02, 0.02));
       }
     });
   }
@@ -115,7 +115,7 @@ void expect_rounded_as(CommHookKind kind, double epsilon) {
       const auto scope = net.sync.no_sync();
       for (int step = 0; step < 4; ++step) {
         net.model->zero_grad();
-        const auto x = seeded(step * 10 + world.rank(), [] { return torch::randn({5, 24}); });
+        const auto x = seeded(step * 10 + world.rank(), [] { return here::randn({5, 24}); });
         net.forward(x).pow(2).mean().backward();
         for (const auto& gradient : gradients(*net.model))
           sums.push_back(all_reduce(world, gradient.abs() / n));
@@ -137,7 +137,7 @@ TEST(CommHooksBf16, RoundsAsTheFormatDoes) { expect_rounded_as(CommHookKind::bf1
 
 TEST(CommHooksBf16, LeavesNarrowTypesAsTheyAre) {
   run_ranks(2, [](World world) {
-    const NamedTensors parameters = {{"w", torch::ones({4}, at::kHalf).requires_grad_()}};
+    const NamedTensors parameters = {{"w", here::ones({4}, at::kHalf).requires_grad_()}};
     GradientSync sync(world, parameters, {}, {.comm_hook = CommHookKind::bf16});
     // 1 + 2^-9 is no bf16.
     (parameters[0].second * (1 + 0x1p-9)).sum().backward();
@@ -171,8 +171,8 @@ TEST(CommHooksCustom, SeesEachChunkOnceAStepInOrder) {
     Synced<Linear> net(world, Linear(4, 2), options);
     for (int step = 0; step < 2; ++step) {
       net.model->zero_grad();
-      net.forward(torch::ones({1, 4}) * (world.rank() + 1)).sum().backward();
-      expect_close(gradients(*net.model), {torch::full({2, 4}, 0.15), torch::full({2}, 0.1)});
+      net.forward(here::ones({1, 4}) * (world.rank() + 1)).sum().backward();
+      expect_close(gradients(*net.model), {here::full({2, 4}, 0.15), here::full({2}, 0.1)});
     }
     ASSERT_EQ(hook->chunks.size(), 4U);
     EXPECT_EQ(hook->num_finished, 4);

@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, GradientSyncOn, ::testing::ValuesIn(kWorlds));
 
 // The loss of Linear(4, 2) on ones * (r + 1): its gradients are r + 1 and 1.
 at::Tensor loss_of(Synced<Linear>& net, int rank) {
-  return net.forward(torch::ones({1, 4}) * (rank + 1)).sum();
+  return net.forward(here::ones({1, 4}) * (rank + 1)).sum();
 }
 
 TEST_P(GradientSyncOn, GradientsAreTheMean) {
@@ -33,7 +33,7 @@ TEST_P(GradientSyncOn, GradientsAreTheMean) {
     for (int step = 0; step < 3; ++step) {
       net.model->zero_grad();
       loss_of(net, world.rank()).backward();
-      expect_close(gradients(*net.model), {torch::full({2, 4}, (n + 1) / 2.0), torch::ones({2})});
+      expect_close(gradients(*net.model), {here::full({2, 4}, (n + 1) / 2.0), here::ones({2})});
     }
     EXPECT_EQ(net.sync.num_reductions(), n == 1 ? 0 : 3);
   });
@@ -53,7 +53,7 @@ TEST_P(GradientSyncOn, ParametersAndBuffersStartAsRankZerosDo) {
   });
   const auto expected = seeded(0, [] { return Linear(3, 2); });
   for (const auto& value : values) expect_equal(value, values[0]);
-  EXPECT_TRUE(values[0][0].equal(expected->weight));
+  expect_equal({values[0][0]}, {expected->weight});
   EXPECT_EQ(values[0].back().item<int64_t>(), 7);
 }
 
@@ -69,13 +69,13 @@ TEST_P(GradientSyncOn, WithoutSyncGradientsAccumulateLocally) {
       }
       EXPECT_FALSE(net.sync.is_syncing());
       loss_of(net, world.rank()).backward();
-      expect_close({net.model->weight.grad()}, {torch::full({2, 4}, 2.0 * (world.rank() + 1))});
+      expect_close({net.model->weight.grad()}, {here::full({2, 4}, 2.0 * (world.rank() + 1))});
       EXPECT_EQ(net.sync.num_reductions(), 0);
     }
     EXPECT_TRUE(net.sync.is_syncing());
     loss_of(net, world.rank()).backward();
     expect_close(gradients(*net.model),
-                 {torch::full({2, 4}, 3 * (n + 1) / 2.0), torch::full({2}, 3.0)});
+                 {here::full({2, 4}, 3 * (n + 1) / 2.0), here::full({2}, 3.0)});
     EXPECT_EQ(net.sync.num_reductions(), n == 1 ? 0 : 1);
   });
 }
@@ -86,7 +86,7 @@ TEST_P(GradientSyncOn, EachOfSeveralBackwardsReduces) {
     Synced<Linear> net(world, Linear(4, 2));
     for (int i = 0; i < 3; ++i) loss_of(net, world.rank()).backward();
     expect_close(gradients(*net.model),
-                 {torch::full({2, 4}, 3 * (n + 1) / 2.0), torch::full({2}, 3.0)});
+                 {here::full({2, 4}, 3 * (n + 1) / 2.0), here::full({2}, 3.0)});
     EXPECT_EQ(net.sync.num_reductions(), n == 1 ? 0 : 3);
   });
 }
@@ -109,16 +109,16 @@ TEST(GradientSync, RetainedGraphsReduceEachTime) {
     const auto loss = loss_of(net, world.rank());
     loss.backward({}, true);
     loss.backward();
-    expect_equal({net.model->weight.grad()}, {torch::full({2, 4}, 3.0)});
+    expect_equal({net.model->weight.grad()}, {here::full({2, 4}, 3.0)});
   });
 }
 
 TEST(GradientSync, GradientsSetByHandCount) {
   run_ranks(2, [](World world) {
     Synced<Linear> net(world, Linear(4, 2));
-    net.model->weight.mutable_grad() = torch::full({2, 4}, 10.0 * world.rank());
+    net.model->weight.mutable_grad() = here::full({2, 4}, 10.0 * world.rank());
     loss_of(net, world.rank()).backward();
-    expect_equal({net.model->weight.grad()}, {torch::full({2, 4}, 1.5 + 5.0)});
+    expect_equal({net.model->weight.grad()}, {here::full({2, 4}, 1.5 + 5.0)});
   });
 }
 
@@ -129,7 +129,7 @@ TEST(GradientSync, ZeroGradOfLibTorchWorksOnGradientsInChunks) {
     for (const bool set_to_none : {true, false, false, true, false}) {
       sgd.zero_grad(set_to_none);
       loss_of(net, world.rank()).backward();
-      expect_equal({net.model->weight.grad()}, {torch::full({2, 4}, 1.5)});
+      expect_equal({net.model->weight.grad()}, {here::full({2, 4}, 1.5)});
       sgd.step();
     }
   });
@@ -154,9 +154,9 @@ TEST(GradientSync, GradientsKeptInChunksAreNotCopied) {
 TEST(GradientSync, ChunksFollowTheOrderOfArrivalOnRankZero) {
   const DistributedDataParallelOptions options = {.bucket_cap_mb = 1e-6, .first_bucket_mb = 1e-6};
   const auto orders = on_ranks(3, [&](World world) {
-    const NamedTensors parameters = {{"a", torch::ones({1}).requires_grad_()},
-                                     {"b", torch::ones({1}).requires_grad_()},
-                                     {"c", torch::ones({1}).requires_grad_()}};
+    const NamedTensors parameters = {{"a", here::ones({1}).requires_grad_()},
+                                     {"b", here::ones({1}).requires_grad_()},
+                                     {"c", here::ones({1}).requires_grad_()}};
     GradientSync sync(world, parameters, {}, options);
     const auto names = [&] {
       std::vector<std::string> out;
@@ -169,7 +169,7 @@ TEST(GradientSync, ChunksFollowTheOrderOfArrivalOnRankZero) {
         world.rank() == 0 ? std::vector<size_t>{1, 2, 0} : std::vector<size_t>{0, 1, 2};
     for (int step = 0; step < 2; ++step) {
       sync.before_forward(true);
-      at::Tensor x = torch::full({1}, world.rank() + 1.0);
+      at::Tensor x = here::full({1}, world.rank() + 1.0);
       for (const size_t i : use) x = x * parameters[i].second;
       for (const auto& [name, parameter] : parameters) parameter.mutable_grad().reset();
       x.backward();
@@ -194,48 +194,48 @@ TEST(GradientSync, SeveralModelsShareOneWorld) {
       loss_of(third, world.rank()).backward();
       expect_close(
           {first.model->weight.grad(), second.model->weight.grad(), third.model->weight.grad()},
-          {torch::full({2, 4}, 2.0), torch::full({2, 4}, 4.0), torch::full({2, 4}, 2.0)});
+          {here::full({2, 4}, 2.0), here::full({2, 4}, 4.0), here::full({2, 4}, 2.0)});
     }
   });
 }
 
 TEST(GradientSync, AWorldOfOneAttachesNothing) {
-  Linear model(4, 2);
+  auto model = here::moved(Linear(4, 2));
   const auto node = torch::autograd::impl::grad_accumulator(model->weight);
   GradientSync sync(World::single(), named_parameters(*model), {}, {});
   EXPECT_TRUE(node->post_hooks().empty());
   EXPECT_TRUE(sync.chunks().empty());
   sync.before_forward(true);
-  model->forward(torch::ones({1, 4})).sum().backward();
+  model->forward(here::ones({1, 4})).sum().backward();
   sync.after_backward();
-  EXPECT_TRUE(model->weight.grad().equal(torch::ones({2, 4})));
+  EXPECT_TRUE(model->weight.grad().equal(here::ones({2, 4})));
 }
 
 TEST(GradientSync, LeavesAPlainModelBehind) {
   run_ranks(2, [](World world) {
-    Linear model(4, 2);
+    auto model = here::moved(Linear(4, 2));
     {
       GradientSync sync(world, named_parameters(*model), {}, {});
     }
-    model->forward(torch::ones({1, 4}) * (world.rank() + 1)).sum().backward();
-    EXPECT_TRUE(model->weight.grad().equal(torch::full({2, 4}, world.rank() + 1.0)));
+    model->forward(here::ones({1, 4}) * (world.rank() + 1)).sum().backward();
+    EXPECT_TRUE(model->weight.grad().equal(here::full({2, 4}, world.rank() + 1.0)));
   });
 }
 
 TEST(GradientSync, ModelsThatDifferAreRefusedEverywhere) {
   run_ranks(3, [](World world) {
-    Linear model(4, world.rank() == 1 ? 3 : 2);
+    auto model = here::moved(Linear(4, world.rank() == 1 ? 3 : 2));
     EXPECT_ERROR(sync_of(world, named_parameters(*model)), ConfigError,
                  "the model of rank 1 is another: parameter 0 is \"weight\" Float [3, 4] "
                  "requires_grad, on rank 0 it is \"weight\" Float [2, 4] requires_grad");
-    Linear other(torch::nn::LinearOptions(4, 2).bias(world.rank() != 2));
+    auto other = here::moved(Linear(torch::nn::LinearOptions(4, 2).bias(world.rank() != 2)));
     EXPECT_ERROR(sync_of(world, named_parameters(*other)), ConfigError,
                  "the model of rank 2 is another: parameter 1 is absent, on rank 0 it is \"bias\"");
   });
 }
 
 TEST(GradientSync, OptionsOutOfRangeAreRefused) {
-  Linear model(4, 2);
+  auto model = here::moved(Linear(4, 2));
   const World world = World::single();
   const auto parameters = named_parameters(*model);
   const DistributedDataParallelOptions no_cap = {.bucket_cap_mb = 0};

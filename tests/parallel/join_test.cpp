@@ -50,8 +50,8 @@ TEST_P(Joined, RanksTrainToTheEndOfTheLongest) {
   const Case& test = GetParam();
   const int n = static_cast<int>(test.batches.size());
   run_ranks(n, [&](World world) {
-    const at::Tensor w = torch::zeros({3}).requires_grad_();
-    const at::Tensor v = torch::zeros({2}).requires_grad_();
+    const at::Tensor w = here::zeros({3}).requires_grad_();
+    const at::Tensor v = here::zeros({2}).requires_grad_();
     const NamedTensors parameters = {{"w", w}, {"v", v}};
     const DistributedDataParallelOptions small = {.bucket_cap_mb = 1e-6, .first_bucket_mb = 1e-6};
     GradientSync sync(world, parameters, {}, small);
@@ -68,11 +68,11 @@ TEST_P(Joined, RanksTrainToTheEndOfTheLongest) {
     });
     EXPECT_FALSE(sync.is_joined());
     expect_close({w, v},
-                 {torch::full({3}, expected_after(test)), torch::full({2}, expected_after(test))});
+                 {here::full({3}, expected_after(test)), here::full({2}, expected_after(test))});
     // The scope leaves nothing behind.
     sgd.zero_grad();
     w.sum().backward();
-    expect_close({w.grad()}, {torch::ones({3})});
+    expect_close({w.grad()}, {here::ones({3})});
     EXPECT_FALSE(v.grad().defined());
   });
 }
@@ -87,7 +87,7 @@ TEST(Join, AnswersBuffersAndAccumulation) {
       for (int batch = 0; batch < 6 - 2 * world.rank(); ++batch) {
         const bool synced = batch % 2 == 1;
         net.sync.set_sync(synced);
-        const auto x = seeded(10 * batch + world.rank(), [] { return torch::randn({5, 4}); });
+        const auto x = seeded(10 * batch + world.rank(), [] { return here::randn({5, 4}); });
         net.forward(x).pow(2).sum().backward();
         if (!synced) continue;
         sgd.step();
@@ -113,7 +113,7 @@ TEST(Join, AnswersSeveralModelsInOneBackward) {
     join_uneven_inputs(world, models, {}, [&] {
       for (int step = 0; step < 1 + world.rank(); ++step) {
         sgd.zero_grad();
-        second.forward(first.forward(torch::ones({1, 4}) * (world.rank() + 1))).sum().backward();
+        second.forward(first.forward(here::ones({1, 4}) * (world.rank() + 1))).sum().backward();
         sgd.step();
       }
     });
@@ -130,7 +130,7 @@ TEST(Join, StopsEarlyWhereAsked) {
     const auto run = [&] {
       join_uneven_inputs(world, models, {.throw_on_early_termination = true}, [&] {
         for (; steps < 3 - (world.rank() == 1 ? 2 : 0); ++steps)
-          net.forward(torch::ones({1, 4})).sum().backward();
+          net.forward(here::ones({1, 4})).sum().backward();
       });
     };
     EXPECT_ERROR(run(), CommError, "1 of 3 ranks ran out of batches");

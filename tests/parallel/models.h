@@ -39,7 +39,7 @@ auto seeded(uint64_t seed, Make make) {
 template <class Model>
 struct Synced {
   Synced(const World& world, Model made, const DistributedDataParallelOptions& options = {})
-      : model(std::move(made)),
+      : model(here::moved(std::move(made))),
         sync(world, named_parameters(*model), named_buffers(*model), options) {}
 
   at::Tensor forward(const at::Tensor& x) {
@@ -64,13 +64,13 @@ inline std::vector<at::Tensor> gradients(const torch::nn::Module& model) {
   return out;
 }
 
-// Bit for bit.
+// Bit for bit, wherever they are.
 inline void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     ASSERT_EQ(a[i].defined(), b[i].defined()) << i;
     if (!a[i].defined()) continue;
-    EXPECT_TRUE(a[i].equal(b[i])) << i << "\n" << a[i] << "\n" << b[i];
+    EXPECT_TRUE(a[i].cpu().equal(b[i].cpu())) << i << "\n" << a[i] << "\n" << b[i];
   }
 }
 
@@ -80,8 +80,8 @@ inline void expect_close(const std::vector<at::Tensor>& a, const std::vector<at:
   for (size_t i = 0; i < a.size(); ++i) {
     ASSERT_EQ(a[i].defined(), b[i].defined()) << i;
     if (!a[i].defined()) continue;
-    EXPECT_TRUE(at::allclose(a[i], b[i], rtol, atol))
-        << i << ": " << (a[i] - b[i]).abs().max().item<double>();
+    EXPECT_TRUE(at::allclose(a[i].cpu(), b[i].cpu(), rtol, atol))
+        << i << ": " << (a[i].cpu() - b[i].cpu()).abs().max().item<double>();
   }
 }
 

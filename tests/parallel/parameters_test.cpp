@@ -24,7 +24,7 @@ at::Tensor gradient_of(const NamedTensors& parameters, size_t i) {
 
 TEST(Unused, EverywhereIsLeftUntouchedWeightDecayIncluded) {
   run_ranks(3, [](World world) {
-    const auto parameters = leaves({torch::ones({2}), torch::ones({3})});
+    const auto parameters = leaves({here::ones({2}), here::ones({3})});
     GradientSync sync(world, parameters, {});
     torch::optim::AdamW adamw({parameters[0].second, parameters[1].second},
                               torch::optim::AdamWOptions(0.1).weight_decay(0.5));
@@ -33,11 +33,11 @@ TEST(Unused, EverywhereIsLeftUntouchedWeightDecayIncluded) {
       sync.before_forward(true);
       (parameters[0].second * (world.rank() + 1)).sum().backward();
       EXPECT_FALSE(gradient_of(parameters, 1).defined());
-      expect_close({gradient_of(parameters, 0)}, {torch::full({2}, 2.0)});
+      expect_close({gradient_of(parameters, 0)}, {here::full({2}, 2.0)});
       adamw.step();
     }
-    EXPECT_TRUE(parameters[1].second.equal(torch::ones({3})));
-    EXPECT_FALSE(parameters[0].second.equal(torch::ones({2})));
+    EXPECT_TRUE(parameters[1].second.equal(here::ones({3})));
+    EXPECT_FALSE(parameters[0].second.equal(here::ones({2})));
     EXPECT_EQ(sync.num_reductions(), 3);
   });
 }
@@ -45,7 +45,7 @@ TEST(Unused, EverywhereIsLeftUntouchedWeightDecayIncluded) {
 TEST(Unused, OnSomeRanksCountsAsZeroThere) {
   for (const int n : {2, 3, 4, 7}) {
     run_ranks(n, [n](World world) {
-      const auto parameters = leaves({torch::ones({2}), torch::ones({3}), torch::ones({1})});
+      const auto parameters = leaves({here::ones({2}), here::ones({3}), here::ones({1})});
       GradientSync sync(world, parameters, {});
       for (int step = 0; step < 4; ++step) {
         for (const auto& [name, parameter] : parameters) parameter.mutable_grad().reset();
@@ -54,7 +54,7 @@ TEST(Unused, OnSomeRanksCountsAsZeroThere) {
         if (world.rank() == step % n) loss = loss + 6 * parameters[1].second.sum();
         loss.backward();
         expect_close({gradient_of(parameters, 0), gradient_of(parameters, 1)},
-                     {torch::ones({2}), torch::full({3}, 6.0 / n)});
+                     {here::ones({2}), here::full({3}, 6.0 / n)});
         EXPECT_FALSE(gradient_of(parameters, 2).defined());
       }
     });
@@ -64,30 +64,30 @@ TEST(Unused, OnSomeRanksCountsAsZeroThere) {
 // As in plain LibTorch: zeros, not nothing, so weight decay applies.
 TEST(Unused, AfterZeroGradWithoutSetToNoneHasAZeroGradient) {
   run_ranks(2, [](World world) {
-    const auto parameters = leaves({torch::ones({2}), torch::ones({3})});
+    const auto parameters = leaves({here::ones({2}), here::ones({3})});
     GradientSync sync(world, parameters, {});
     (parameters[0].second.sum() + parameters[1].second.sum()).backward();
     for (const auto& [name, parameter] : parameters) parameter.mutable_grad().zero_();
     (parameters[0].second * (world.rank() + 1)).sum().backward();
     expect_equal({gradient_of(parameters, 0), gradient_of(parameters, 1)},
-                 {torch::full({2}, 1.5), torch::zeros({3})});
+                 {here::full({2}, 1.5), here::zeros({3})});
   });
 }
 
 TEST(Unused, EverywhereInABackwardThatOnlyOneRankHas) {
   run_ranks(3, [](World world) {
-    const auto parameters = leaves({torch::ones({2})});
+    const auto parameters = leaves({here::ones({2})});
     GradientSync sync(world, parameters, {});
     for (int step = 0; step < 3; ++step) {
       parameters[0].second.mutable_grad().reset();
       sync.before_forward(true);
-      const at::Tensor other = torch::ones({1}).requires_grad_();
+      const at::Tensor other = here::ones({1}).requires_grad_();
       const bool has = world.rank() == 1 && step > 0;
       (has ? parameters[0].second.sum() * 3 : other.sum()).backward();
       sync.after_backward();
       sync.after_backward();  // has nothing left to do
       EXPECT_EQ(gradient_of(parameters, 0).defined(), step > 0);
-      if (step > 0) expect_close({gradient_of(parameters, 0)}, {torch::ones({2})});
+      if (step > 0) expect_close({gradient_of(parameters, 0)}, {here::ones({2})});
       EXPECT_EQ(sync.num_reductions(), step + 1);
     }
   });
@@ -95,22 +95,22 @@ TEST(Unused, EverywhereInABackwardThatOnlyOneRankHas) {
 
 TEST(Frozen, FromTheStartHasNoSlot) {
   run_ranks(2, [](World world) {
-    Linear model(4, 2);
+    auto model = here::moved(Linear(4, 2));
     model->weight.requires_grad_(false);
     model->weight.fill_(world.rank());
     GradientSync sync(world, named_parameters(*model), {});
-    EXPECT_TRUE(model->weight.equal(torch::zeros({2, 4})));
+    EXPECT_TRUE(model->weight.equal(here::zeros({2, 4})));
     ASSERT_EQ(sync.chunks().size(), 1U);
     EXPECT_EQ(sync.chunks()[0].parameters, std::vector<std::string>{"bias"});
-    (model->forward(torch::ones({1, 4})) * (world.rank() + 1)).sum().backward();
+    (model->forward(here::ones({1, 4})) * (world.rank() + 1)).sum().backward();
     EXPECT_FALSE(model->weight.grad().defined());
-    EXPECT_TRUE(model->bias.grad().equal(torch::full({2}, 1.5)));
+    EXPECT_TRUE(model->bias.grad().equal(here::full({2}, 1.5)));
   });
 }
 
 TEST(Frozen, LaterKeepsItsGradientAndValue) {
   run_ranks(3, [](World world) {
-    const auto parameters = leaves({torch::ones({2}), torch::ones({3})});
+    const auto parameters = leaves({here::ones({2}), here::ones({3})});
     GradientSync sync(world, parameters, {});
     const auto backward = [&] {
       sync.before_forward(true);
@@ -124,30 +124,30 @@ TEST(Frozen, LaterKeepsItsGradientAndValue) {
     backward();
     backward();
     EXPECT_TRUE(gradient_of(parameters, 1).equal(before));
-    expect_close({gradient_of(parameters, 0)}, {torch::full({2}, 6.0)});
+    expect_close({gradient_of(parameters, 0)}, {here::full({2}, 6.0)});
     parameters[1].second.requires_grad_(true);
     parameters[1].second.mutable_grad().reset();
     backward();
-    expect_close({gradient_of(parameters, 1)}, {torch::full({3}, 2.0 / 3)});
+    expect_close({gradient_of(parameters, 1)}, {here::full({3}, 2.0 / 3)});
   });
 }
 
 TEST(Frozen, UnfrozenIsTakenInAtTheNextForward) {
   run_ranks(3, [](World world) {
     Synced<Linear> net(world, [] {
-      Linear model(4, 2);
+      auto model = here::moved(Linear(4, 2));
       model->weight.requires_grad_(false);
       return model;
     }());
     const auto backward = [&] {
       net.model->zero_grad();
-      net.forward(torch::ones({1, 4}) * (world.rank() + 1)).sum().backward();
+      net.forward(here::ones({1, 4}) * (world.rank() + 1)).sum().backward();
     };
     backward();
     net.model->weight.requires_grad_(true);
     backward();
     backward();
-    expect_close(gradients(*net.model), {torch::full({2, 4}, 2.0), torch::ones({2})});
+    expect_close(gradients(*net.model), {here::full({2, 4}, 2.0), here::ones({2})});
     ASSERT_EQ(net.sync.chunks().size(), 1U);
     EXPECT_EQ(net.sync.chunks()[0].parameters, (std::vector<std::string>{"weight", "bias"}));
   });
@@ -155,7 +155,7 @@ TEST(Frozen, UnfrozenIsTakenInAtTheNextForward) {
 
 TEST(Frozen, UnfreezingOtherParametersElsewhereIsRefused) {
   run_ranks(2, [](World world) {
-    Linear model(4, 2);
+    auto model = here::moved(Linear(4, 2));
     model->weight.requires_grad_(false);
     model->bias.requires_grad_(false);
     GradientSync sync(world, named_parameters(*model), {});
@@ -170,34 +170,34 @@ TEST(Frozen, UnfreezingOtherParametersElsewhereIsRefused) {
 
 TEST(Tied, ParametersHaveOneSlotAndOneGradient) {
   run_ranks(2, [](World world) {
-    const at::Tensor weight = torch::ones({2, 2}).requires_grad_();
+    const at::Tensor weight = here::ones({2, 2}).requires_grad_();
     const NamedTensors parameters = {{"in", weight}, {"none", at::Tensor()}, {"out", weight}};
     GradientSync sync(world, parameters, {});
     ASSERT_EQ(sync.chunks().size(), 1U);
     EXPECT_EQ(sync.chunks()[0].parameters, std::vector<std::string>{"in"});
-    const at::Tensor x = torch::eye(2) * (world.rank() + 1);
+    const at::Tensor x = here::eye(2) * (world.rank() + 1);
     torch::matmul(torch::matmul(x, weight), weight).sum().backward();
-    EXPECT_TRUE(weight.grad().equal(torch::full({2, 2}, 6.0)));
+    EXPECT_TRUE(weight.grad().equal(here::full({2, 2}, 6.0)));
   });
 }
 
 TEST(Shapes, OfEveryKindAreReduced) {
   run_ranks(3, [](World world) {
     const auto parameters = leaves({
-        torch::ones({}),          // 0-dim
-        torch::ones({0, 3}),      // empty
-        torch::ones({2, 3}).t(),  // transposed
-        torch::ones({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast),
-        torch::ones({3, 4}).slice(1, 0, 2),  // with gaps
-        torch::ones({1, 3, 1}),
+        here::ones({}),          // 0-dim
+        here::ones({0, 3}),      // empty
+        here::ones({2, 3}).t(),  // transposed
+        here::ones({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast),
+        here::ones({3, 4}).slice(1, 0, 2),  // with gaps
+        here::ones({1, 3, 1}),
     });
     GradientSync sync(world, parameters, {});
     for (int step = 0; step < 3; ++step) {
       for (const auto& [name, parameter] : parameters) parameter.mutable_grad().reset();
-      at::Tensor loss = torch::zeros({});
+      at::Tensor loss = here::zeros({});
       std::vector<at::Tensor> expected;
       for (const auto& [name, parameter] : parameters) {
-        const at::Tensor weights = torch::arange(parameter.numel()).reshape(parameter.sizes());
+        const at::Tensor weights = here::arange(parameter.numel()).reshape(parameter.sizes());
         loss = loss + (parameter * weights * (world.rank() + 1)).sum();
         expected.push_back(weights.to(at::kFloat) * 2);
       }
@@ -215,21 +215,21 @@ TEST(Shapes, OfEveryKindAreReduced) {
 
 TEST(Types, HaveChunksOfTheirOwn) {
   run_ranks(2, [](World world) {
-    const auto parameters = leaves({torch::ones({2}), torch::ones({2}, at::kDouble),
-                                    torch::ones({2}, at::kBFloat16), torch::ones({2}, at::kHalf),
-                                    torch::ones({2}, at::kComplexFloat), torch::ones({2})});
+    const auto parameters =
+        leaves({here::ones({2}), here::ones({2}, at::kDouble), here::ones({2}, at::kBFloat16),
+                here::ones({2}, at::kHalf), here::ones({2}, at::kComplexFloat), here::ones({2})});
     GradientSync sync(world, parameters, {});
     ASSERT_EQ(sync.chunks().size(), 5U);
     for (int step = 0; step < 2; ++step) {
       for (const auto& [name, parameter] : parameters) parameter.mutable_grad().reset();
-      at::Tensor loss = torch::zeros({}, at::kDouble);
+      at::Tensor loss = here::zeros({}, at::kDouble);
       for (const auto& [name, parameter] : parameters) {
         const at::Tensor real = parameter.is_complex() ? at::real(parameter) : parameter;
         loss = loss + (real * (world.rank() + 1)).sum().to(at::kDouble);
       }
       loss.backward();
       for (const auto& [name, parameter] : parameters)
-        EXPECT_TRUE(parameter.grad().equal(torch::full({2}, 1.5, parameter.options())));
+        EXPECT_TRUE(parameter.grad().equal(here::full({2}, 1.5, parameter.options())));
     }
     EXPECT_EQ(sync.num_reductions(), 10);
   });
@@ -237,26 +237,27 @@ TEST(Types, HaveChunksOfTheirOwn) {
 
 TEST(Types, ComplexGradientsKeepBothParts) {
   run_ranks(2, [](World world) {
-    const auto parameters = leaves({torch::ones({3}, at::kComplexDouble)});
+    const auto parameters = leaves({here::ones({3}, at::kComplexDouble)});
     GradientSync sync(world, parameters, {});
     const auto z = parameters[0].second * c10::complex<double>(world.rank() + 1, 2 * world.rank());
     (at::real(z).sum() + at::imag(z).sum()).backward();
     // d/dz of Re(cz) + Im(cz) is conj(c) (1 + i): 1+i on rank 0, (2-2i)(1+i) = 4 on rank 1.
     EXPECT_TRUE(parameters[0].second.grad().equal(
-        torch::full({3}, c10::complex<double>(2.5, 0.5), at::kComplexDouble)));
+        here::full({3}, c10::complex<double>(2.5, 0.5), at::kComplexDouble)));
   });
 }
 
 TEST(Sparse, GradientsBecomeDense) {
+  if (!here::is_cpu()) GTEST_SKIP() << "sparse tensors are not simulated";
   run_ranks(2, [](World world) {
-    torch::nn::Embedding model(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+    auto model = here::moved(torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)));
     GradientSync sync(world, named_parameters(*model), {});
     for (int step = 0; step < 2; ++step) {
       model->zero_grad();
-      model->forward(torch::full({1}, world.rank() + 1, at::kLong)).sum().backward();
+      model->forward(here::full({1}, world.rank() + 1, at::kLong)).sum().backward();
       const at::Tensor gradient = model->weight.grad();
       EXPECT_EQ(gradient.layout(), at::kStrided);
-      const at::Tensor rows = torch::tensor({0.0, 0.5, 0.5, 0.0}).unsqueeze(1);
+      const at::Tensor rows = here::tensor({0.0, 0.5, 0.5, 0.0}).unsqueeze(1);
       EXPECT_TRUE(gradient.equal(rows.expand({4, 2}).to(at::kFloat)));
     }
   });
@@ -264,26 +265,30 @@ TEST(Sparse, GradientsBecomeDense) {
 
 TEST(Types, ConvertingAPreparedModelIsRefused) {
   run_ranks(2, [](World world) {
-    Linear model(4, 2);
+    const std::string device = here::device().str();
+    auto model = here::moved(Linear(4, 2));
     GradientSync sync(world, named_parameters(*model), {});
     model->to(at::kDouble);
     EXPECT_ERROR(sync.before_forward(true), ConfigError,
-                 "is Double on cpu; allowed: Float on cpu, as when its model was prepared");
+                 "is Double on " + device + "; allowed: Float on " + device +
+                     ", as when its model was prepared");
     // LibTorch drops the hooks of a parameter that is converted, there and back too.
     model->to(at::kFloat);
     sync.before_forward(true);
-    (model->forward(torch::ones({1, 4})) * (world.rank() + 1)).sum().backward();
-    EXPECT_TRUE(model->weight.grad().equal(torch::full({2, 4}, 1.5)));
+    (model->forward(here::ones({1, 4})) * (world.rank() + 1)).sum().backward();
+    EXPECT_TRUE(model->weight.grad().equal(here::full({2, 4}, 1.5)));
   });
 }
 
 TEST(Types, GradientsOfAnotherAreRefused) {
   run_ranks(2, [](World world) {
-    Linear model(4, 2);
+    const std::string device = here::device().str();
+    auto model = here::moved(Linear(4, 2));
     GradientSync sync(world, named_parameters(*model), {});
-    model->weight.mutable_grad() = torch::ones({2, 4}, at::kDouble);
-    EXPECT_ERROR(model->bias.sum().backward(), ConfigError,
-                 "the gradient of \"weight\" is Double on cpu; allowed: Float on cpu");
+    model->weight.mutable_grad() = here::ones({2, 4}, at::kDouble);
+    EXPECT_ERROR(
+        model->bias.sum().backward(), ConfigError,
+        "the gradient of \"weight\" is Double on " + device + "; allowed: Float on " + device);
   });
 }
 

@@ -14,37 +14,37 @@ namespace {
 TEST(Orthogonalize, GivesAnOrthonormalBasisOfTheSameSpace) {
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     const double tolerance = dtype == at::kFloat ? 1e-5 : 1e-12;
-    const at::Tensor matrix = seeded(1, [&] { return torch::randn({20, 4}, dtype); });
+    const at::Tensor matrix = seeded(1, [&] { return here::randn({20, 4}, dtype); });
     // Nearly dependent columns are what one pass of Gram-Schmidt fails on.
     matrix.select(1, 3).copy_(matrix.select(1, 0) + 1e-3 * matrix.select(1, 3));
     const at::Tensor q = matrix.clone();
     orthogonalize_(q, 0);
-    EXPECT_TRUE(at::allclose(q.t().matmul(q), torch::eye(4, dtype), 0, tolerance));
+    EXPECT_TRUE(at::allclose(q.t().matmul(q), here::eye(4, dtype), 0, tolerance));
     EXPECT_TRUE(at::allclose(q.matmul(q.t().matmul(matrix)), matrix, 0, 10 * tolerance));
   }
 }
 
 TEST(Orthogonalize, CopesWithDependentAndZeroColumns) {
-  const at::Tensor first = torch::tensor({3.0F, 0.0F, 4.0F, 1.0F});
+  const at::Tensor first = here::tensor({3.0F, 0.0F, 4.0F, 1.0F});
   for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     const at::Tensor matrix =
-        torch::stack({torch::zeros({4}), first, torch::ones({4}), torch::zeros({4})}, 1).to(dtype);
+        torch::stack({here::zeros({4}), first, here::ones({4}), here::zeros({4})}, 1).to(dtype);
     orthogonalize_(matrix, 0);
     const at::Tensor wide = matrix.to(at::kFloat);
     EXPECT_TRUE(at::allclose(wide.t().matmul(wide),
-                             torch::diag(torch::tensor({0.0F, 1.0F, 1.0F, 0.0F})), 0, 0.02));
+                             torch::diag(here::tensor({0.0F, 1.0F, 1.0F, 0.0F})), 0, 0.02));
   }
   // A third of 1 rounds, so something is left of the second column: any direction will do.
   const at::Tensor matrix = torch::stack({first / 3, first * 0.7, first * -1.1}, 1);
   orthogonalize_(matrix, 0);
   const at::Tensor products = matrix.t().matmul(matrix);
   EXPECT_TRUE(
-      at::allclose(products - torch::diag(torch::diag(products)), torch::zeros({3, 3}), 0, 1e-5));
+      at::allclose(products - torch::diag(torch::diag(products)), here::zeros({3, 3}), 0, 1e-5));
   EXPECT_NEAR(products[0][0].item<double>(), 1, 1e-6);
 }
 
 TEST(Orthogonalize, AddsEpsilonToNorms) {
-  const at::Tensor matrix = torch::tensor({{3.0, 1.0}, {0.0, 1.0}}, at::kDouble);
+  const at::Tensor matrix = here::tensor({{3.0, 1.0}, {0.0, 1.0}}, at::kDouble);
   orthogonalize_(matrix, 1.0);
   EXPECT_NEAR(matrix[0][0].item<double>(), 0.75, 1e-12);
 }
@@ -69,19 +69,19 @@ DistributedDataParallelOptions with(PowerSgdOptions power_sgd,
 
 // The gradients of power_sgd.py.
 at::Tensor matrix_gradient(int rank, int step) {
-  const at::Tensor i = torch::arange(8, at::kDouble).unsqueeze(1);
-  const at::Tensor j = torch::arange(6, at::kDouble);
+  const at::Tensor i = here::arange(8, at::kDouble).unsqueeze(1);
+  const at::Tensor j = here::arange(6, at::kDouble);
   return torch::sin(1 + i + 7 * j + 3 * rank + 5 * step).to(at::kFloat);
 }
 
 at::Tensor vector_gradient(int rank, int step) {
-  return torch::cos(torch::arange(6, at::kDouble) + rank + 2 * step).to(at::kFloat);
+  return torch::cos(here::arange(6, at::kDouble) + rank + 2 * step).to(at::kFloat);
 }
 
 std::vector<double> values_under(const DistributedDataParallelOptions& options) {
   return on_ranks(2, [&](World world) {
-    const at::Tensor w = torch::zeros({8, 6}).requires_grad_();
-    const at::Tensor b = torch::zeros({6}).requires_grad_();
+    const at::Tensor w = here::zeros({8, 6}).requires_grad_();
+    const at::Tensor b = here::zeros({6}).requires_grad_();
     const NamedTensors parameters = {{"w", w}, {"b", b}};
     GradientSync sync(world, parameters, {}, options);
     std::vector<double> values;
@@ -146,8 +146,8 @@ TEST(PowerSgd, IsExactOnMatricesOfLowRank) {
         for (int step = 0; step < 4; ++step) {
           model->zero_grad();
           const auto x =
-              seeded(step * 10 + world.rank(), [] { return torch::randn({1, 48}, at::kDouble); });
-          const auto u = seeded(step, [] { return torch::randn({32}, at::kDouble); });
+              seeded(step * 10 + world.rank(), [] { return here::randn({1, 48}, at::kDouble); });
+          const auto u = seeded(step, [] { return here::randn({32}, at::kDouble); });
           (model->forward(x) * u).sum().backward();
           const auto expected = all_reduce(world, torch::outer(u, x[0]), ReduceOp::mean);
           expect_close(gradients(*model), {expected, u}, 1e-9, 1e-9);
@@ -164,14 +164,14 @@ TEST(PowerSgd, IsExactOnMatricesOfLowRank) {
 TEST(PowerSgd, RecoversFromGradientsOfZeros) {
   for (const auto kind : {CommHookKind::power_sgd, CommHookKind::batched_power_sgd}) {
     run_ranks(2, [kind](World world) {
-      const at::Tensor w = torch::zeros({16, 16}).requires_grad_();
+      const at::Tensor w = here::zeros({16, 16}).requires_grad_();
       const NamedTensors parameters = {{"w", w}};
       GradientSync sync(world, parameters, {},
                         with({.matrix_approximation_rank = 2, .start_iter = 0}, kind));
       for (const double scale : {0.0, 1.0, 0.0, 0.0, 2.0}) {
         w.mutable_grad().reset();
         (w * (scale * (world.rank() + 1))).sum().backward();
-        expect_close({w.grad()}, {torch::full({16, 16}, 1.5 * scale)}, 1e-4, 1e-4);
+        expect_close({w.grad()}, {here::full({16, 16}, 1.5 * scale)}, 1e-4, 1e-4);
       }
     });
   }
@@ -181,13 +181,13 @@ TEST(PowerSgd, RecoversFromGradientsOfZeros) {
 TEST(PowerSgd, LosesNothingInTheLongRun) {
   const auto deviation = [](bool feedback) {
     return on_ranks(2, [&](World world) {
-      const at::Tensor w = torch::zeros({16, 16}).requires_grad_();
+      const at::Tensor w = here::zeros({16, 16}).requires_grad_();
       const NamedTensors parameters = {{"w", w}};
       GradientSync sync(world, parameters, {},
                         with({.start_iter = 0, .use_error_feedback = feedback}));
-      const at::Tensor mine = seeded(world.rank(), [] { return torch::randn({16, 16}); });
+      const at::Tensor mine = seeded(world.rank(), [] { return here::randn({16, 16}); });
       const at::Tensor mean = all_reduce(world, mine, ReduceOp::mean);
-      at::Tensor sent = torch::zeros({16, 16});
+      at::Tensor sent = here::zeros({16, 16});
       for (int step = 0; step < 200; ++step) {
         w.mutable_grad().reset();
         (w * mine).sum().backward();
@@ -203,12 +203,12 @@ TEST(PowerSgd, LosesNothingInTheLongRun) {
 // A few numbers travel in the place of 32 * 48 of them.
 TEST(PowerSgd, LeavesWhatWouldNotShrinkEnough) {
   run_ranks(2, [](World world) {
-    const at::Tensor wide = torch::zeros({40, 40}).requires_grad_();
-    const at::Tensor small = torch::zeros({3, 3}).requires_grad_();
+    const at::Tensor wide = here::zeros({40, 40}).requires_grad_();
+    const at::Tensor small = here::zeros({3, 3}).requires_grad_();
     const NamedTensors parameters = {{"wide", wide}, {"small", small}};
     GradientSync sync(world, parameters, {}, with({.start_iter = 0}));
     const auto draw = [&](int64_t n) {
-      return seeded(world.rank() + 1, [n] { return torch::randn({n, n}); });
+      return seeded(world.rank() + 1, [n] { return here::randn({n, n}); });
     };
     ((wide * draw(40)).sum() + (small * draw(3)).sum()).backward();
     expect_close({small.grad()}, {all_reduce(world, draw(3), ReduceOp::mean)});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two oracles of data parallelism: one process that trains on the whole batch, and
-// c10d::Reducer.
+// c10d::Reducer. Both are on the CPU, whatever the device of the ranks.
 #include <torch/torch.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -68,8 +68,8 @@ void train(Sequential& model, torch::optim::Optimizer& optimizer, int rank, int 
     Batch batch = whole_batch(step, num_ranks);
     if (rank >= 0) batch = part_of(batch, rank);
     optimizer.zero_grad();
-    const auto dtype = model->parameters()[0].scalar_type();
-    loss_of(forward(batch.data.to(dtype)), batch.target).backward();
+    const auto options = model->parameters()[0].options();
+    loss_of(forward(batch.data.to(options)), batch.target.to(options.device())).backward();
     optimizer.step();
   }
 }
@@ -165,7 +165,7 @@ TEST_P(AgainstReducer, GradientsAreTheSame) {
         const auto out = theirs->forward(batch.data);
         reducer->prepare_for_backward({});
         loss_of(out, batch.target).backward();
-        loss_of(ours.forward(batch.data), batch.target).backward();
+        loss_of(ours.forward(here::moved(batch.data)), here::moved(batch.target)).backward();
         // Two ranks add in one order only; with more it depends on the layout of the buffers.
         if (n == 2) expect_equal(gradients(*ours.model), gradients(*theirs));
         expect_close(gradients(*ours.model), gradients(*theirs), 1e-6, 1e-7);

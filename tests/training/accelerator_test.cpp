@@ -60,7 +60,7 @@ TEST(Accelerator, RefusesADeviceThatIsAbsent) {
 TEST(Prepare, ForwardKeepsDefaultsAndOtherMembersStayReachable) {
   Accelerator accelerator;
   auto model = accelerator.prepare(SmallNet(4));
-  const auto x = torch::randn({2, 4});
+  const auto x = here::randn({2, 4});
   EXPECT_TRUE(torch::equal(model->forward(x) * 2, model->forward(x, /*twice=*/true)));
   EXPECT_TRUE(torch::equal(model(x), model->forward(x)));
   EXPECT_EQ(model->width, 4);
@@ -69,7 +69,7 @@ TEST(Prepare, ForwardKeepsDefaultsAndOtherMembersStayReachable) {
 
 TEST(Prepare, TakesEveryKindOfModel) {
   Accelerator accelerator;
-  const auto x = torch::randn({3, 4});
+  const auto x = here::randn({3, 4});
   auto holder = accelerator.prepare(torch::nn::Linear(4, 2));
   auto sequential =
       accelerator.prepare(torch::nn::Sequential(torch::nn::Linear(4, 2), torch::nn::ReLU()));
@@ -87,8 +87,8 @@ TEST(Prepare, TakesATorchScriptModule) {
   script.define("def forward(self, x):\n  return x * self.weight\n");
   Accelerator accelerator;
   auto model = accelerator.prepare(script);
-  const Tensor y = model.forward({torch::ones({2})}).toTensor();
-  EXPECT_TRUE(torch::equal(y, torch::full({2}, 3.0)));
+  const Tensor y = model.forward({here::ones({2})}).toTensor();
+  EXPECT_TRUE(torch::equal(y, here::full({2}, 3.0)));
   accelerator.backward(y.sum());
   for (const auto& weight : model.parameters()) EXPECT_EQ(weight.grad().item<float>(), 2);
 }
@@ -103,9 +103,9 @@ TEST(Prepare, OptimizerBeforeOrAfterTheModel) {
     auto optimizer = optimizer_first
                          ? accelerator.prepare(std::move(sgd))
                          : accelerator.prepare(torch::optim::SGD(model->parameters(), 0.5));
-    accelerator.backward(model->forward(torch::ones({1, 2})).sum());
+    accelerator.backward(model->forward(here::ones({1, 2})).sum());
     optimizer.step();
-    EXPECT_TRUE(torch::equal(model->weight, torch::full({1, 2}, 0.5)));
+    EXPECT_TRUE(torch::equal(model->weight, here::full({1, 2}, 0.5)));
   }
 }
 
@@ -160,32 +160,32 @@ TEST(Prepare, SavesAndLoadsLikeTheHolder) {
 
 TEST(Backward, RefusesWhatIsNoLoss) {
   Accelerator accelerator;
-  EXPECT_ERROR(accelerator.backward(torch::ones({2}, torch::requires_grad())),
-               std::invalid_argument, "a loss of one element; this one has shape [2]; reduce it");
+  EXPECT_ERROR(accelerator.backward(here::ones({2}, torch::requires_grad())), std::invalid_argument,
+               "a loss of one element; this one has shape [2]; reduce it");
   EXPECT_ERROR(accelerator.backward(Tensor()), std::invalid_argument, "this one is undefined");
-  EXPECT_ERROR(accelerator.backward(torch::ones({})), std::invalid_argument,
+  EXPECT_ERROR(accelerator.backward(here::ones({})), std::invalid_argument,
                "does not depend on any parameter that requires a gradient");
 }
 
 TEST(Gather, UnequalRowsAndScalars) {
   run_ranks(3, [](const World& world) {
     const Accelerator accelerator(on(world));
-    EXPECT_TRUE(torch::equal(accelerator.gather(torch::full({world.rank()}, world.rank())),
-                             torch::tensor({1, 2, 2})));
-    EXPECT_TRUE(torch::equal(accelerator.gather(torch::scalar_tensor(world.rank())),
-                             torch::tensor({0.0, 1.0, 2.0}).to(torch::kFloat)));
+    EXPECT_TRUE(torch::equal(accelerator.gather(here::full({world.rank()}, world.rank())),
+                             here::tensor({1, 2, 2})));
+    EXPECT_TRUE(torch::equal(accelerator.gather(here::scalar_tensor(world.rank())),
+                             here::tensor({0.0, 1.0, 2.0}).to(torch::kFloat)));
   });
 }
 
 TEST(Reduce, ScalesAfterwards) {
   run_ranks(2, [](const World& world) {
     const Accelerator accelerator(on(world));
-    const auto mine = torch::tensor({1.0, 2.0}) + 2 * world.rank();
-    EXPECT_TRUE(torch::equal(accelerator.reduce(mine), torch::tensor({4.0, 6.0})));
-    EXPECT_TRUE(torch::equal(accelerator.reduce(mine, ReduceOp::mean), torch::tensor({2.0, 3.0})));
-    EXPECT_TRUE(torch::equal(accelerator.reduce(mine, ReduceOp::max), torch::tensor({3.0, 4.0})));
+    const auto mine = here::tensor({1.0, 2.0}) + 2 * world.rank();
+    EXPECT_TRUE(torch::equal(accelerator.reduce(mine), here::tensor({4.0, 6.0})));
+    EXPECT_TRUE(torch::equal(accelerator.reduce(mine, ReduceOp::mean), here::tensor({2.0, 3.0})));
+    EXPECT_TRUE(torch::equal(accelerator.reduce(mine, ReduceOp::max), here::tensor({3.0, 4.0})));
     EXPECT_TRUE(
-        torch::equal(accelerator.reduce(mine, ReduceOp::sum, 0.5), torch::tensor({2.0, 3.0})));
+        torch::equal(accelerator.reduce(mine, ReduceOp::sum, 0.5), here::tensor({2.0, 3.0})));
   });
 }
 
@@ -193,15 +193,15 @@ TEST(MeanOverSamples, CountsEverySampleOnce) {
   // 9 values 0..8 on two ranks of 5: rank means 2 over 5 samples and 6.5 over 4.
   run_ranks(2, [](const World& world) {
     const Accelerator accelerator(on(world));
-    const auto mean = torch::scalar_tensor(world.rank() == 0 ? 2.0 : 6.5);
+    const auto mean = here::scalar_tensor(world.rank() == 0 ? 2.0 : 6.5);
     EXPECT_FLOAT_EQ(accelerator.mean_over_samples(mean, world.rank() == 0 ? 5 : 4).item<float>(),
                     4);
-    EXPECT_EQ(accelerator.mean_over_samples(torch::scalar_tensor(NAN), 0).item<float>(), 0);
+    EXPECT_EQ(accelerator.mean_over_samples(here::scalar_tensor(NAN), 0).item<float>(), 0);
   });
   const Accelerator accelerator;
-  EXPECT_ERROR(accelerator.mean_over_samples(torch::ones({2}), 2), std::invalid_argument,
+  EXPECT_ERROR(accelerator.mean_over_samples(here::ones({2}), 2), std::invalid_argument,
                "takes one number; got [2]");
-  EXPECT_ERROR(accelerator.mean_over_samples(torch::ones({}), -1), std::invalid_argument,
+  EXPECT_ERROR(accelerator.mean_over_samples(here::ones({}), -1), std::invalid_argument,
                "num_samples is -1");
 }
 
@@ -256,7 +256,7 @@ TEST(FreeMemory, ForgetsTheObjects) {
   Accelerator accelerator;
   SmallNet plain(4);
   auto model = accelerator.prepare(plain);
-  Tensor tensor = torch::ones({2});
+  Tensor tensor = here::ones({2});
   accelerator.free_memory(model, tensor);
   EXPECT_FALSE(tensor.defined());
   EXPECT_EQ(model.ptr(), nullptr);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "expect_error.h"
+#include "test_device.h"
 
 namespace drivetrain {
 namespace {
@@ -21,11 +22,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Parameters with gradients, one without, one empty, one in another type.
 Tensors with_gradients() {
   torch::manual_seed(2);
-  Tensors parameters = {torch::zeros({3, 5}), torch::zeros({2}), torch::zeros({0}),
-                        torch::zeros({7}).to(torch::kDouble)};
+  Tensors parameters = {here::zeros({3, 5}), here::zeros({2}), here::zeros({0}),
+                        here::zeros({7}).to(torch::kDouble)};
   for (auto& parameter : parameters) {
     parameter.requires_grad_(true);
-    parameter.mutable_grad() = torch::randn_like(parameter) * 3;
+    parameter.mutable_grad() = here::randn(parameter.sizes(), parameter.scalar_type()) * 3;
   }
   parameters[1].mutable_grad().reset();
   return parameters;
@@ -54,8 +55,8 @@ Tensors with_reduced_gradients() {
   Tensors parameters;
   for (const auto type : {torch::kFloat, torch::kHalf, torch::kBFloat16})
     for (const int64_t size : {0, 1, 33, 40001}) {
-      parameters.push_back(torch::zeros({size}).to(type).requires_grad_(true));
-      parameters.back().mutable_grad() = torch::randn({size}).to(type);
+      parameters.push_back(here::zeros({size}).to(type).requires_grad_(true));
+      parameters.back().mutable_grad() = here::randn({size}).to(type);
     }
   return parameters;
 }
@@ -80,14 +81,14 @@ TEST(ClipGradNorm, ServesReducedTypesAsFloat) {
 }
 
 TEST(ClipGradNorm, LeavesGradientsWithinTheBoundUntouched) {
-  const auto x = torch::zeros({3}, torch::requires_grad());
-  x.mutable_grad() = torch::tensor({3.0F, 4.0F, 0.0F});
+  const auto x = here::zeros({3}, torch::requires_grad());
+  x.mutable_grad() = here::tensor({3.0F, 4.0F, 0.0F});
   const auto version = x.grad()._version();
   EXPECT_FLOAT_EQ(Accelerator().clip_grad_norm_({x}, 6).item<float>(), 5);
   EXPECT_EQ(x.grad()._version(), version);
   EXPECT_FLOAT_EQ(Accelerator().clip_grad_norm_({x}, 1).item<float>(), 5);
   EXPECT_GT(x.grad()._version(), version);
-  EXPECT_TRUE(torch::allclose(x.grad(), torch::tensor({0.6F, 0.8F, 0.0F})));
+  EXPECT_TRUE(torch::allclose(x.grad(), here::tensor({0.6F, 0.8F, 0.0F})));
 }
 
 // As upstream: without error_if_nonfinite, what is not finite spreads.
@@ -95,8 +96,8 @@ TEST(ClipGradNorm, NormsThatAreNotFiniteActAsLibTorchs) {
   for (const double value : {kInfinity, std::nan("")}) {
     Tensors both;
     for (int i = 0; i < 2; ++i) {
-      both.push_back(torch::zeros({3}, torch::requires_grad()));
-      both.back().mutable_grad() = torch::tensor({1.0F, static_cast<float>(value), 2.0F});
+      both.push_back(here::zeros({3}, torch::requires_grad()));
+      both.back().mutable_grad() = here::tensor({1.0F, static_cast<float>(value), 2.0F});
     }
     Accelerator().clip_grad_norm_({both[0]}, 1);
     torch::nn::utils::clip_grad_norm_(both[1], 1);
@@ -109,14 +110,14 @@ TEST(ClipGradNorm, NormsThatAreNotFiniteActAsLibTorchs) {
 TEST(ClipGradNorm, OfNothingIsZero) {
   const Accelerator accelerator;
   EXPECT_EQ(accelerator.clip_grad_norm_({}, 1).item<double>(), 0);
-  EXPECT_EQ(accelerator.clip_grad_norm_({torch::ones({2})}, 1).item<double>(), 0);
+  EXPECT_EQ(accelerator.clip_grad_norm_({here::ones({2})}, 1).item<double>(), 0);
 }
 
 TEST(ClipGradNorm, CountsATiedParameterOnce) {
-  const auto x = torch::zeros({4}, torch::requires_grad());
-  x.mutable_grad() = torch::ones({4});
+  const auto x = here::zeros({4}, torch::requires_grad());
+  x.mutable_grad() = here::ones({4});
   EXPECT_FLOAT_EQ(Accelerator().clip_grad_norm_({x, x}, 1).item<float>(), 2);
-  EXPECT_TRUE(torch::allclose(x.grad(), torch::full({4}, 0.5)));
+  EXPECT_TRUE(torch::allclose(x.grad(), here::full({4}, 0.5)));
 }
 
 TEST(ClipGradNorm, NamesWhatIsNotFinite) {

@@ -24,7 +24,7 @@ std::vector<int64_t> gathered(int world_size, int64_t length, const DataLoaderOp
     Accelerator accelerator({.world = world});
     auto batches = accelerator.prepare(DataLoader(numbered(length), options));
     for (auto& batch : batches) {
-      const auto all = accelerator.gather_for_metrics(batch).contiguous();
+      const auto all = accelerator.gather_for_metrics(batch).cpu().contiguous();
       ranks[world.rank()].insert(ranks[world.rank()].end(), all.data_ptr<int64_t>(),
                                  all.data_ptr<int64_t>() + all.numel());
     }
@@ -81,13 +81,13 @@ TEST(GatherForMetrics, FollowsTheInnermostLoader) {
 
 TEST(GatherForMetrics, RefusesWhatItCannotCount) {
   Accelerator accelerator;
-  EXPECT_ERROR(accelerator.gather_for_metrics(torch::ones({2})), std::invalid_argument,
+  EXPECT_ERROR(accelerator.gather_for_metrics(here::ones({2})), std::invalid_argument,
                "gather_for_metrics was called outside a loop over a prepared loader");
   auto batches = accelerator.prepare(DataLoader(numbered(4), {.batch_size = 4}));
   for ([[maybe_unused]] auto& batch : batches) {
-    EXPECT_ERROR(accelerator.gather_for_metrics(torch::ones({})), std::invalid_argument,
+    EXPECT_ERROR(accelerator.gather_for_metrics(here::ones({})), std::invalid_argument,
                  "0-dim tensor, which has no row to leave out");
-    EXPECT_ERROR(accelerator.gather_for_metrics(torch::ones({3})), std::invalid_argument,
+    EXPECT_ERROR(accelerator.gather_for_metrics(here::ones({3})), std::invalid_argument,
                  "a tensor of shape [3] in a batch of 4 samples");
   }
 }

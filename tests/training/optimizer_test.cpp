@@ -13,6 +13,7 @@
 #include "hardware/kernels/cpu_level.h"
 #include "hardware/kernels/registry.h"
 #include "scoped_env.h"
+#include "test_device.h"
 
 namespace drivetrain {
 namespace {
@@ -23,9 +24,9 @@ using Tensors = std::vector<torch::Tensor>;
 // Odd sizes, a scalar, nothing, gaps in memory, other dtypes.
 Tensors parameters(bool with_bfloat16) {
   torch::manual_seed(11);
-  Tensors all = {torch::randn({7, 3}), torch::randn({}), torch::randn({0, 4}),
-                 torch::randn({5, 4}).t(), torch::randn({33}).to(torch::kDouble)};
-  if (with_bfloat16) all.push_back(torch::randn({8, 5}).to(torch::kBFloat16));
+  Tensors all = {here::randn({7, 3}), here::randn({}), here::randn({0, 4}), here::randn({5, 4}).t(),
+                 here::randn({33}).to(torch::kDouble)};
+  if (with_bfloat16) all.push_back(here::randn({8, 5}).to(torch::kBFloat16));
   for (auto& parameter : all) parameter.requires_grad_(true);
   return all;
 }
@@ -41,7 +42,7 @@ Tensors copies(const Tensors& from) {
 void set_gradients(const Tensors& a, const Tensors& b, int step) {
   torch::manual_seed(100 + step);
   for (size_t i = 0; i < a.size(); ++i) {
-    const auto grad = torch::randn(a[i].sizes()).to(a[i].scalar_type());
+    const auto grad = here::randn(a[i].sizes()).to(a[i].scalar_type());
     const bool has_none = i == 1 && step % 3 == 2;
     a[i].mutable_grad() = has_none ? torch::Tensor() : grad.clone();
     b[i].mutable_grad() = has_none ? torch::Tensor() : grad.clone();
@@ -116,14 +117,15 @@ TEST(PreparedOptimizer, StepsThroughTheBestRegisteredKernel) {
     calls.push_back(step);
     tensors += t.parameters.size();
   };
+  const std::string backend = c10::DeviceTypeName(here::device().type(), /*lower_case=*/true);
   kernel_registry().add(
-      {.operation = "adam", .name = "counting", .backend = "cpu", .priority = 99, .run = count});
+      {.operation = "adam", .name = "counting", .backend = backend, .priority = 99, .run = count});
   const Tensors all = parameters(/*with_bfloat16=*/true), before = copies(all);
   PreparedOptimizer<optim::Adam> optimizer(
       optim::Adam(all, optim::AdamOptions(0.5).betas({0.1, 0.2}).eps(0.3).weight_decay(0.4)));
   set_gradients(all, copies(all), 0);
   optimizer.step();
-  kernel_registry().remove("adam", "cpu", "counting");
+  kernel_registry().remove("adam", backend, "counting");
   ASSERT_EQ(calls.size(), 1);
   EXPECT_EQ(tensors, 4);
   EXPECT_EQ(std::tuple(calls[0].lr, calls[0].beta1, calls[0].beta2, calls[0].eps,
@@ -148,7 +150,8 @@ TEST(PreparedOptimizer, SgdEqualsTheClass) {
 
 // The class is the only right reference here: see has_reduced_momentum in fused_step.cpp.
 TEST(PreparedOptimizer, SgdMomentumInBfloat16EqualsTheClassBitForBit) {
-  const Tensors ours = {torch::randn({8, 5}).to(torch::kBFloat16).requires_grad_(true)};
+  if (!here::is_cpu()) GTEST_SKIP() << "simulated devices run the CPU's kernel, as no device does";
+  const Tensors ours = {here::randn({8, 5}).to(torch::kBFloat16).requires_grad_(true)};
   const Tensors theirs = copies(ours);
   PreparedOptimizer<optim::SGD> prepared(optim::SGD(ours, optim::SGDOptions(0.1).momentum(0.9)));
   optim::SGD plain(theirs, optim::SGDOptions(0.1).momentum(0.9));
@@ -181,8 +184,8 @@ TEST(PreparedOptimizer, LbfgsReturnsTheLossOfItsClosure) {
       return loss;
     });
   };
-  const auto x = torch::ones({3}, torch::requires_grad()),
-             y = torch::ones({3}, torch::requires_grad());
+  const auto x = here::ones({3}, torch::requires_grad()),
+             y = here::ones({3}, torch::requires_grad());
   PreparedOptimizer<optim::LBFGS> prepared(optim::LBFGS({x}, optim::LBFGSOptions(0.1)));
   optim::LBFGS plain({y}, optim::LBFGSOptions(0.1));
   EXPECT_FLOAT_EQ(run(prepared, x).item<float>(), run(plain, y).item<float>());
@@ -190,7 +193,7 @@ TEST(PreparedOptimizer, LbfgsReturnsTheLossOfItsClosure) {
 }
 
 TEST(PreparedOptimizer, RunsAClosureWithGradientsOnce) {
-  const auto x = torch::ones({3}, torch::requires_grad());
+  const auto x = here::ones({3}, torch::requires_grad());
   PreparedOptimizer<optim::SGD> optimizer(optim::SGD({x}, 0.5));
   torch::NoGradGuard no_grad;
   int calls = 0;
@@ -202,24 +205,25 @@ TEST(PreparedOptimizer, RunsAClosureWithGradientsOnce) {
   });
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(loss.item<float>(), 3);
-  EXPECT_TRUE(torch::equal(x, torch::zeros({3})));
+  EXPECT_TRUE(torch::equal(x, here::zeros({3})));
 }
 
 TEST(PreparedOptimizer, SparseGradientsTakeTheClassesOwnStep) {
-  const auto ours = torch::ones({4, 2}, torch::requires_grad());
-  const auto theirs = torch::ones({4, 2}, torch::requires_grad());
+  if (!here::is_cpu()) GTEST_SKIP() << "sparse tensors are not simulated";
+  const auto ours = here::ones({4, 2}, torch::requires_grad());
+  const auto theirs = here::ones({4, 2}, torch::requires_grad());
   PreparedOptimizer<optim::SGD> prepared(optim::SGD({ours}, 0.5));
   optim::SGD plain({theirs}, 0.5);
   for (const auto& parameter : {ours, theirs})
     parameter.mutable_grad() =
-        torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::ones({2, 2}), {4, 2});
+        torch::sparse_coo_tensor(here::tensor({{1, 3}}), here::ones({2, 2}), {4, 2});
   prepared.step();
   plain.step();
   EXPECT_TRUE(torch::equal(ours, theirs));
 }
 
 TEST(PreparedOptimizer, StateSurvivesSavingIntoTheClass) {
-  const Tensors ours = {torch::ones({3}, torch::requires_grad())}, theirs = copies(ours);
+  const Tensors ours = {here::ones({3}, torch::requires_grad())}, theirs = copies(ours);
   PreparedOptimizer<optim::AdamW> prepared(optim::AdamW(ours, 0.1));
   set_gradients(ours, theirs, 0);
   prepared.step();
@@ -237,17 +241,17 @@ TEST(PreparedOptimizer, StateSurvivesSavingIntoTheClass) {
 }
 
 TEST(PreparedOptimizer, MovesATiedParameterOnce) {
-  const auto x = torch::ones({1}, torch::requires_grad());
+  const auto x = here::ones({1}, torch::requires_grad());
   PreparedOptimizer<optim::SGD> optimizer(optim::SGD({x, x}, 1.0));
-  x.mutable_grad() = torch::ones({1});
+  x.mutable_grad() = here::ones({1});
   optimizer.step();
   EXPECT_EQ(x.item<float>(), 0);
   EXPECT_EQ(optimizer.param_groups()[0].params().size(), 1);
 }
 
 TEST(PreparedOptimizer, ZeroGradServesGradientsThatAreViews) {
-  const auto chunk = torch::ones({6});
-  const auto x = torch::ones({3}, torch::requires_grad());
+  const auto chunk = here::ones({6});
+  const auto x = here::ones({3}, torch::requires_grad());
   PreparedOptimizer<optim::SGD> optimizer(optim::SGD({x}, 1.0));
   x.mutable_grad() = chunk.slice(0, 0, 3);
   optimizer.zero_grad(/*set_to_none=*/false);
@@ -257,21 +261,21 @@ TEST(PreparedOptimizer, ZeroGradServesGradientsThatAreViews) {
 }
 
 TEST(PreparedOptimizer, HonoursAGroupsLearningRateSetAfterwards) {
-  const auto x = torch::ones({1}, torch::requires_grad()),
-             y = torch::ones({1}, torch::requires_grad());
+  const auto x = here::ones({1}, torch::requires_grad()),
+             y = here::ones({1}, torch::requires_grad());
   std::vector<optim::OptimizerParamGroup> both;
   both.emplace_back(Tensors{x});
   both.emplace_back(Tensors{y});
   PreparedOptimizer<optim::SGD> optimizer(optim::SGD(both, 0.5));
   optimizer.param_groups()[1].options().set_lr(0.001);
-  for (const auto& parameter : {x, y}) parameter.mutable_grad() = torch::ones({1});
+  for (const auto& parameter : {x, y}) parameter.mutable_grad() = here::ones({1});
   optimizer.step();
   EXPECT_FLOAT_EQ(x.item<float>(), 0.5F);
   EXPECT_FLOAT_EQ(y.item<float>(), 0.999F);
 }
 
 TEST(PreparedOptimizer, IsWhatASchedulerTakes) {
-  const auto x = torch::ones({1}, torch::requires_grad());
+  const auto x = here::ones({1}, torch::requires_grad());
   PreparedOptimizer<optim::SGD> optimizer(optim::SGD({x}, 1.0));
   optim::StepLR schedule(optimizer, /*step_size=*/1, /*gamma=*/0.1);
   schedule.step();

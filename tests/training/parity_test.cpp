@@ -44,11 +44,12 @@ SmallNet net() {
 }
 
 Tensor loss_of_rows(auto& model, int64_t begin, int64_t count) {
-  const Tensor x = problem().x.slice(0, begin, begin + count);
-  return torch::mse_loss(model->forward(x), problem().y.slice(0, begin, begin + count));
+  const auto device = model->parameters()[0].device();
+  const auto rows = [&](const Tensor& t) { return t.slice(0, begin, begin + count).to(device); };
+  return torch::mse_loss(model->forward(rows(problem().x)), rows(problem().y));
 }
 
-// Plain LibTorch, one process, whole batches.
+// Plain LibTorch, one process, whole batches, on the CPU whatever the device of the ranks.
 template <class O, class Options>
 Tensors train_plain(const Options& options, double max_norm) {
   auto model = net();
@@ -83,8 +84,9 @@ Tensors train_prepared(const World& world, const Options& options, double max_no
 
 void expect_close(const Tensors& ours, const Tensors& theirs) {
   for (size_t i = 0; i < ours.size(); ++i)
-    EXPECT_TRUE(torch::allclose(ours[i], theirs[i], /*rtol=*/1e-6, /*atol=*/1e-6))
-        << "parameter " << i << " is off by " << (ours[i] - theirs[i]).abs().max().item<double>();
+    EXPECT_TRUE(torch::allclose(ours[i].cpu(), theirs[i], /*rtol=*/1e-6, /*atol=*/1e-6))
+        << "parameter " << i << " is off by "
+        << (ours[i].cpu() - theirs[i]).abs().max().item<double>();
 }
 
 template <class O, class Options>
@@ -98,7 +100,7 @@ void expect_parity(const Options& options, double max_norm = 0) {
     expect_close(ranks[0], plain);
     for (const Tensors& other : ranks)
       for (size_t i = 0; i < other.size(); ++i)
-        EXPECT_TRUE(torch::equal(other[i], ranks[0][i])) << "world " << world_size;
+        EXPECT_TRUE(torch::equal(other[i].cpu(), ranks[0][i].cpu())) << "world " << world_size;
   }
 }
 
@@ -123,7 +125,7 @@ TEST(Parity, NoSyncAddsUpTheSameGradients) {
     for (size_t i = 0; i < ours.size(); ++i) {
       ASSERT_EQ(ours[i].grad().defined(), theirs[i].grad().defined());
       if (!ours[i].grad().defined()) continue;
-      EXPECT_TRUE(torch::allclose(ours[i].grad(), theirs[i].grad(), 1e-5, 1e-6)) << i;
+      EXPECT_TRUE(torch::allclose(ours[i].grad().cpu(), theirs[i].grad(), 1e-5, 1e-6)) << i;
     }
   });
 }
@@ -154,7 +156,8 @@ TEST(Parity, UnevenInputsAreJoined) {
     optimizer.step();
   }
   expect_close(ranks[0], copies_of(plain->parameters()));
-  for (size_t i = 0; i < ranks[0].size(); ++i) EXPECT_TRUE(torch::equal(ranks[0][i], ranks[1][i]));
+  for (size_t i = 0; i < ranks[0].size(); ++i)
+    EXPECT_TRUE(torch::equal(ranks[0][i].cpu(), ranks[1][i].cpu()));
 }
 
 TEST(Parity, ClippedGradients) { expect_parity<optim::SGD>(optim::SGDOptions(0.5), 0.05); }

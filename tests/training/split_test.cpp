@@ -23,8 +23,8 @@ std::vector<Ints> shares(int world_size, int length, bool apply_padding = false)
   run_ranks(world_size, [&](const World& world) {
     const Accelerator accelerator({.world = world});
     all[world.rank()] = accelerator.split_between_processes(inputs, apply_padding);
-    const auto tensor = accelerator.split_between_processes(torch::tensor(inputs), apply_padding);
-    EXPECT_TRUE(torch::equal(tensor, torch::tensor(all[world.rank()])));
+    const auto tensor = accelerator.split_between_processes(here::tensor(inputs), apply_padding);
+    EXPECT_TRUE(torch::equal(tensor, here::tensor(all[world.rank()])));
   });
   return all;
 }
@@ -71,7 +71,7 @@ TEST(SplitBetweenProcesses, MapsOfEqualLengths) {
 }
 
 TEST(SplitBetweenProcesses, RefusesAScalar) {
-  EXPECT_ERROR(Accelerator().split_between_processes(torch::ones({})), std::invalid_argument,
+  EXPECT_ERROR(Accelerator().split_between_processes(here::ones({})), std::invalid_argument,
                "a 0-dim tensor cannot be split");
 }
 

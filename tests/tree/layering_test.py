@@ -24,6 +24,13 @@ def problems(files, frozen="error.h"):
 
 
 class Layering(unittest.TestCase):
+    def test_this_tree(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        files = sorted(str(path.relative_to(root)) for folder in ("src", "include", "tests")
+                       for path in (root / folder).rglob("*") if path.is_file())
+        self.assertGreater(len(files), 200)
+        self.assertEqual(layering.check(root, files), [])
+
     def assert_problem(self, files, text, **options):
         found = problems(files, **options)
         self.assertTrue(any(text in problem for problem in found), found)
@@ -53,6 +60,14 @@ class Layering(unittest.TestCase):
     def test_the_whole_of_libtorch_in_a_header(self):
         self.assert_problem({"tests/x.h": SPDX + "#include <torch/torch.h>\n"},
                             "a header must not include torch/torch.h")
+
+    def test_a_backend_named_outside_the_hardware_room(self):
+        for code in ("if (at::hasCUDA()) f();", "kXPU", 'f("npu");', "at::mps::f();", "MpsHooks h;",
+                     "c10::kPrivateUse1", "#include <c10/cuda/CUDAStream.h>"):
+            self.assert_problem({"src/data/x.cpp": SPDX + code + "\n"}, "x.cpp:2: names the backend")
+        for code in ("// as on cuda", "/* npu\n xpu */ f(input);", "const int ramps = camps;"):
+            self.assertEqual(problems({"src/data/x.cpp": SPDX + code + "\n"}), [])
+        self.assertEqual(problems({"src/hardware/x.cpp": SPDX + "at::hasCUDA();\n"}), [])
 
     def test_a_missing_licence(self):
         self.assert_problem({"src/core/x.cpp": "int x;\n"}, "no SPDX line")
