@@ -89,14 +89,6 @@ class Examples(unittest.TestCase):
         self.assertEqual(total, 16 << 20)
         self.assertTrue(0 < peak <= total)
 
-    def test_other_examples_on_simulated_devices(self):
-        plain = number_after("loss", output_of("01_first_plain"))
-        self.assertAlmostEqual(number_after("loss", output_of("01_first_train", simulated=1)), plain,
-                               delta=0.01 * plain)
-        self.assertLess(number_after("loss", output_of("01_first_train", processes=2, simulated=2)),
-                        0.01)
-        self.assertIn("device sim:0 of 3", output_of("07_hardware", simulated=3))
-
     def test_09_memory(self):
         for processes in (None, 2):
             with tempfile.TemporaryDirectory() as folder:
@@ -112,6 +104,34 @@ class Examples(unittest.TestCase):
                 names = sorted(path.name for path in pathlib.Path(folder).iterdir())
                 self.assertEqual(names,
                                  ["memory.html", "memory.json", "memory.svg", "snapshot.json"])
+
+
+class OnSimulatedDevices(unittest.TestCase):
+    """By the environment alone, no example knows of it."""
+
+    def test_01_first(self):
+        plain = number_after("loss", output_of("01_first_plain"))
+        self.assertAlmostEqual(number_after("loss", output_of("01_first_train", simulated=1)), plain,
+                               delta=0.01 * plain)
+        self.assertLess(number_after("loss", output_of("01_first_train", processes=2, simulated=2)),
+                        0.01)
+
+    def test_02_to_06(self):
+        here = output_of("02_collectives", processes=3)
+        there = output_of("02_collectives", processes=3, simulated=3)
+        self.assertEqual(sorted(there.splitlines()), sorted(here.splitlines()))
+        self.assertIn("samples 103, mean 51\n", output_of("03_metrics", processes=2, simulated=2))
+        for example in ("04_accumulate", "05_comm_hook"):
+            self.assertIn("learned", output_of(example, processes=2, simulated=2).split())
+        self.assertIn("equal", output_of("06_uneven", processes=3, simulated=3).split())
+
+    def test_07_hardware(self):
+        self.assertIn("device sim:0 of 3", output_of("07_hardware", simulated=3))
+
+    def test_demo(self):
+        text = output_of("demo_digits", DIGITS, processes=2, simulated=2)
+        self.assertIn("processes 2,", text)
+        self.assertGreaterEqual(number_after("held-out accuracy", text), 0.96)
 
 
 class Demo(unittest.TestCase):

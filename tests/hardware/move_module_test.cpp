@@ -69,6 +69,38 @@ TEST(MoveModule, RefusesTensorsWithoutDataAndLeavesAllAsItWas) {
   EXPECT_TRUE(module->inner->weight.is_meta());
 }
 
+TEST(MoveModule, RefusesWhatAGraphHoldsAndNamesIt) {
+  Tied module;
+  const auto loss = module->inner->weight.sum();
+  EXPECT_ERROR(move_module_(*module, c10::kMeta), HardwareError,
+               "parameter inner.weight of shape [2, 3] cannot change from cpu to meta: a graph "
+               "still holds it");
+  for (const auto& parameter : module->parameters()) EXPECT_TRUE(parameter.is_cpu());
+  EXPECT_TRUE(module->rows.is_cpu());
+}
+
+TEST(MoveModule, KeepsViewsOfAnotherType) {
+  torch::nn::Module module;
+  const auto weight = module.register_parameter("weight", torch::ones({3, 2}));
+  const auto pairs =
+      module.register_buffer("pairs", torch::view_as_complex(weight.detach()).slice(0, 1));
+  move_module_(module, c10::kMeta);
+  EXPECT_TRUE(pairs.is_alias_of(weight));
+  EXPECT_EQ(pairs.storage_offset(), 1);
+  EXPECT_EQ(pairs.scalar_type(), torch::kComplexFloat);
+}
+
+TEST(MoveModule, MovesNamedTensorsThatBelongToNoModule) {
+  const auto weight = torch::ones({3}, torch::requires_grad()), part = weight.detach().slice(0, 1);
+  weight.sum().backward();
+  move_tensors_({{"weight", weight}, {"part", part}, {"none", torch::Tensor()}}, c10::kMeta);
+  EXPECT_TRUE(weight.is_meta() && weight.grad().is_meta());
+  EXPECT_TRUE(part.is_alias_of(weight));
+  const auto sparse = torch::eye(2).to_sparse();
+  EXPECT_ERROR(move_tensors_({{"buffer table", sparse}}, c10::kMeta), HardwareError,
+               "buffer table of shape [2, 2] cannot change from cpu to meta: it is not strided");
+}
+
 TEST(MoveModule, RefusesDevicesThatAreAbsent) {
   if (torch::cuda::is_available()) GTEST_SKIP();
   Tied module;

@@ -138,7 +138,7 @@ TEST(PowerSgd, IsExactOnMatricesOfLowRank) {
       PowerSgdOptions power_sgd = {.matrix_approximation_rank = rank, .start_iter = 0};
       const auto all = on_ranks(n, [&](World world) {
         // All that is drawn is drawn under the lock: the threads share one generator.
-        auto model = seeded(9, [] { return torch::nn::Linear(48, 32); });
+        auto model = here::moved(seeded(9, [] { return torch::nn::Linear(48, 32); }));
         model->to(at::kDouble);
         const auto options = with(power_sgd);
         GradientSync sync(world, named_parameters(*model), {}, options);
