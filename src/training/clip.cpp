@@ -40,7 +40,14 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
 }
 
 at::Tensor total_norm(const std::vector<at::Tensor>& gradients, double norm_type) {
-  std::vector<at::Tensor> norms = at::_foreach_norm(gradients, norm_type);
+  // In 16 bits a norm would overflow (float16, at 65504) or keep three digits.
+  std::vector<at::Tensor> wide, reduced, norms;
+  for (const at::Tensor& gradient : gradients)
+    (at::isReducedFloatingType(gradient.scalar_type()) ? reduced : wide).push_back(gradient);
+  if (!wide.empty()) norms = at::_foreach_norm(wide, norm_type);
+  if (!reduced.empty())
+    for (at::Tensor& norm : at::_foreach_norm(reduced, norm_type, at::kFloat))
+      norms.push_back(std::move(norm));
   for (at::Tensor& norm : norms) norm = norm.to(norms[0].device(), at::kFloat);
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }

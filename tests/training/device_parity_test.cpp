@@ -22,8 +22,8 @@ constexpr int kSteps = 4;
 constexpr int64_t kRows = 6;  // of a rank's batch
 
 nn::Sequential net() {
-  return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 4, 3)), nn::BatchNorm2d(4), nn::ReLU(),
-                        nn::MaxPool2d(2), nn::Flatten(), nn::Linear(16, 12), nn::Tanh(),
+  return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 4, 3).bias(false)), nn::BatchNorm2d(4),
+                        nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(), nn::Linear(16, 12), nn::Tanh(),
                         nn::Linear(12, 5));
 }
 
