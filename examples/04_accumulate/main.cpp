@@ -10,7 +10,7 @@ int main() {
   auto net = accelerator.prepare(torch::nn::Linear(8, 1));
   auto optimizer = accelerator.prepare(torch::optim::SGD(net->parameters(), 0.1));
   const auto loss_of_random_batch = [&] {
-    const auto x = torch::randn({16, 8});
+    const auto x = torch::randn({16, 8}, accelerator.device());
     return torch::mse_loss(net->forward(x), x.sum(1, /*keepdim=*/true)) / 4;
   };
   double first = 0, last = 0;

@@ -10,7 +10,7 @@ int main() {
   auto optimizer = accelerator.prepare(torch::optim::SGD(net->parameters(), 0.1));
   double first = 0, last = 0;
   for (int step = 0; step < 50; ++step) {
-    const auto x = torch::randn({16, 8});
+    const auto x = torch::randn({16, 8}, accelerator.device());
     optimizer.zero_grad();
     const auto loss = torch::mse_loss(net->forward(x), x.sum(1, /*keepdim=*/true));
     accelerator.backward(loss);

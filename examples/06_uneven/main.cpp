@@ -13,7 +13,8 @@ int main() {
       [&] {
         for (int i = 0; i < num_batches; ++i) {
           optimizer.zero_grad();
-          accelerator.backward(net->forward(torch::randn({16, 8})).square().mean());
+          accelerator.backward(
+              net->forward(torch::randn({16, 8}, accelerator.device())).square().mean());
           optimizer.step();
         }
       },
