@@ -25,7 +25,7 @@ Process& process() {
   return *instance;
 }
 
-thread_local int this_threads_device = 0;
+thread_local c10::DeviceIndex this_threads_device = 0;
 thread_local std::array<c10::StreamId, kMaxDevices> this_threads_streams{};
 
 }  // namespace
@@ -112,16 +112,16 @@ bool is_touched(int index) {
 int current_device() { return this_threads_device; }
 
 void set_current_device(c10::Device device) {
-  const int index = static_cast<int>(device.index());
+  const c10::DeviceIndex index = device.index();
   if (index < 0) return;  // "sim": the current one
   TORCH_CHECK(device.type() == kType, "expected a sim device, but got ", device);
-  TORCH_CHECK(index < settings().devices, "there is no device sim:", index, "; allowed: 0 to ",
+  TORCH_CHECK(index < settings().devices, "there is no device sim:", +index, "; allowed: 0 to ",
               settings().devices - 1);
   this_threads_device = index;
 }
 
 c10::Stream current_stream(int index) {
-  if (index < 0) index = this_threads_device;
+  if (index < 0) index = current_device();
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, static_cast<c10::DeviceIndex>(index)),
                      this_threads_streams.at(static_cast<size_t>(index)));
 }
