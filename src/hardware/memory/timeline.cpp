@@ -11,9 +11,9 @@
 
 #include "core/sizes.h"
 #include "core/text.h"
-#include "hardware/memory/optimizer_state.h"
 #include "hardware/memory/record.h"
 #include "hardware/memory/tally.h"
+#include "hardware/optimizer_state.h"
 
 namespace drivetrain {
 
