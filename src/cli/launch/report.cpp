@@ -2,10 +2,8 @@
 #include "cli/launch/report.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 
 #include <sys/wait.h>
 
+#include "core/file.h"
 #include "core/text.h"
 
 namespace drivetrain::cli {
@@ -142,14 +141,10 @@ std::string write_error_file(const std::string& path, const std::vector<RankOutc
                        {"time", std::chrono::duration<double>(now).count()},
                        {"first_failure", json_of(outcomes[first], true)},
                        {"ranks", ranks}};
-  const std::string draft = path + ".part";
-  std::ofstream file(draft);
   // Output of a program need not be UTF-8.
-  file << report.dump(2, ' ', false, json::error_handler_t::replace) << "\n";
-  file.close();
-  if (!file || std::rename(draft.c_str(), path.c_str()) != 0)
-    return str("cannot write error file ", path, ": ", std::strerror(errno));
-  return "";
+  const std::string text = report.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  const std::string reason = core::write_file(path, text);
+  return reason.empty() ? "" : str("cannot write error file ", path, ": ", reason);
 }
 
 }  // namespace drivetrain::cli
