@@ -7,7 +7,7 @@
 #include <drivetrain/hardware.h>
 #include <drivetrain_sim/sim.h>
 
-#include <chrono>
+#include "elapsed.h"
 
 namespace drivetrain::sim {
 
@@ -21,15 +21,6 @@ inline c10::Device at(int index) {
 inline std::shared_ptr<BaseAccelerator> accelerator() {
   static const auto instance = make_accelerator("sim");
   return instance;
-}
-
-// Milliseconds that fn() takes.
-template <class Fn>
-double milliseconds(Fn&& fn) {
-  const auto begin = std::chrono::steady_clock::now();
-  fn();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-      .count();
 }
 
 }  // namespace drivetrain::sim

@@ -7,10 +7,10 @@
 #include <drivetrain/hardware.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
+#include "elapsed.h"
 #include "expect_error.h"
 #include "scoped_env.h"
 
@@ -26,14 +26,6 @@ const bool is_set = [] {
 }();
 
 at::Device device(int index) { return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)}; }
-
-template <class Fn>
-double milliseconds(Fn&& fn) {
-  const auto begin = std::chrono::steady_clock::now();
-  fn();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-      .count();
-}
 
 at::Tensor mebibytes(int64_t count) { return torch::ones({count << 20}, torch::kUInt8); }
 
