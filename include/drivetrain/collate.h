@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 #include <drivetrain/nested.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -356,6 +357,30 @@ struct Collator<S> {
   }
 };
 
+// Pointers to the elements of a vector, valid while both live.
+template <class S>
+class PointersTo {
+ public:
+  explicit PointersTo(const std::vector<S>& samples) {
+    const S* first = nullptr;
+    if constexpr (std::is_same_v<S, bool>) {  // its vector has no elements to point to
+      copies_ = std::make_unique<bool[]>(samples.size());
+      std::copy(samples.begin(), samples.end(), copies_.get());
+      first = copies_.get();
+    } else {
+      first = samples.data();
+    }
+    pointers_.reserve(samples.size());
+    for (size_t i = 0; i < samples.size(); ++i) pointers_.push_back(first + i);
+  }
+  const std::vector<const S*>& all() const { return pointers_; }
+  const S* operator[](int64_t i) const { return pointers_[static_cast<size_t>(i)]; }
+
+ private:
+  std::unique_ptr<bool[]> copies_;
+  std::vector<const S*> pointers_;
+};
+
 }  // namespace detail
 
 // The default batch of samples, at least one. Throws std::invalid_argument as said above.
@@ -371,10 +396,7 @@ detail::Collated<S> collate(const std::vector<const S*>& samples,
 template <class S>
 detail::Collated<S> collate(const std::vector<S>& samples,
                             std::optional<double> padding = std::nullopt) {
-  std::vector<const S*> pointers;
-  pointers.reserve(samples.size());
-  for (const S& sample : samples) pointers.push_back(&sample);
-  return collate(pointers, padding);
+  return collate(detail::PointersTo<S>(samples).all(), padding);
 }
 
 }  // namespace drivetrain

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <cstdlib>
+#include <deque>
 #include <functional>
 #include <mutex>
 
@@ -48,7 +49,8 @@ void refuse_other_backend() {
 void register_operations() {
   const auto library = [](const char* space, c10::DispatchKey key) -> torch::Library& {
     // Never destroyed: that would take the kernels away.
-    return *new torch::Library(torch::Library::IMPL, space, key, __FILE__, __LINE__);
+    static auto* const libraries = new std::deque<torch::Library>;
+    return libraries->emplace_back(torch::Library::IMPL, space, key, __FILE__, __LINE__);
   };
   library("_", c10::DispatchKey::PrivateUse1)
       .fallback(torch::CppFunction::makeFromBoxedFunction<&run_operation>());

@@ -53,6 +53,23 @@ TEST(DataLoader, ReadsTensorDatasets) {
   EXPECT_THAT(seen, ElementsAre(Indices{0, 1, 2, 3}, Indices{4, 5}));
 }
 
+// A std::vector<bool> has no elements to point to.
+TEST(DataLoader, ReadsTruthValuesFromEverySource) {
+  struct Even {
+    bool get(size_t index) const { return index % 2 == 0; }
+    size_t size() const { return 5; }
+  };
+  const auto expect = [](auto&& loader) {
+    EXPECT_THAT(batches_of(loader), ElementsAre(Indices{1, 0}, Indices{1, 0}, Indices{1}));
+  };
+  const DataLoaderOptions options{.batch_size = 2, .even_batches = false};
+  expect(DataLoader(std::vector<bool>{true, false, true, false, true}, options));
+  expect(DataLoader(Even(), options));
+  int64_t i = 0;
+  expect(DataLoader([&]() { return i < 5 ? std::optional(i++ % 2 == 0) : std::nullopt; }, options));
+  EXPECT_EQ(collate(std::vector<bool>{false, true}).scalar_type(), at::kBool);
+}
+
 TEST(DataLoader, ReadsVectorsAndOtherSequences) {
   DataLoader vector(std::vector<float>{1, 2, 3}, {.batch_size = 2, .even_batches = false});
   EXPECT_THAT(batches_of(vector), ElementsAre(Indices{1, 2}, Indices{3}));

@@ -120,10 +120,7 @@ class CollatingSource : public Source {
 
   ErasedBatch batch_of_samples(std::vector<S>&& samples, int64_t first) {
     if constexpr (std::is_same_v<Collate, DefaultCollate> || std::is_same_v<Collate, PadCollate>) {
-      std::vector<const S*> pointers;
-      pointers.reserve(samples.size());
-      for (const S& sample : samples) pointers.push_back(&sample);
-      return batch_of_pointers(pointers, first);
+      return batch_of_pointers(detail::PointersTo<S>(samples).all(), first);
     } else {
       const SampleScope scope(first, SampleScope::Purpose::collate);
       return batch_of_list(std::move(samples));
@@ -278,12 +275,10 @@ class StreamSource final : public CollatingSource<SampleOf<D>, BatchOf<D, Collat
 
   ErasedBatch pick(const Chunk& start, const Chunk& round, std::span<const int64_t> picks,
                    int64_t first) override {
-    const auto& starting = *static_cast<const std::vector<S>*>(start.samples.get());
-    const auto& current = *static_cast<const std::vector<S>*>(round.samples.get());
+    const detail::PointersTo<S> starting(*static_cast<const std::vector<S>*>(start.samples.get()));
+    const detail::PointersTo<S> current(*static_cast<const std::vector<S>*>(round.samples.get()));
     std::vector<const S*> samples;
-    for (const int64_t i : picks)
-      samples.push_back(i >= 0 ? &current[static_cast<size_t>(i)]
-                               : &starting[static_cast<size_t>(~i)]);
+    for (const int64_t i : picks) samples.push_back(i >= 0 ? current[i] : starting[~i]);
     return this->batch_of_pointers(samples, first);
   }
 
