@@ -399,7 +399,7 @@ Shape Shape::contiguous(at::ScalarType dtype, std::vector<int64_t> sizes, at::Me
   const bool last_3d = format == at::MemoryFormat::ChannelsLast3d && sizes.size() == 5;
   auto strides = last      ? c10::get_channels_last_strides_2d(sizes)
                  : last_3d ? c10::get_channels_last_strides_3d(sizes)
-                           : contiguous_strides(sizes);
+                           : sim::contiguous_strides(sizes);
   return {dtype, std::move(sizes), std::move(strides)};
 }
 

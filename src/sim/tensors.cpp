@@ -61,7 +61,7 @@ void set_shape(const Tensor& tensor, IntArrayRef sizes, IntArrayRef strides) {
 
 const Tensor& resize(const Tensor& self, IntArrayRef sizes,
                      std::optional<at::MemoryFormat> format) {
-  if (self.sizes() != sizes) set_shape(self, sizes, contiguous_strides(sizes));
+  if (self.sizes() != sizes) set_shape(self, sizes, sim::contiguous_strides(sizes));
   if (format) {
     TORCH_CHECK(*format != at::MemoryFormat::Preserve, "resize_ cannot preserve a memory format");
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
@@ -74,7 +74,7 @@ Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayR
   TORCH_CHECK(source.device() == self.device(), "set_ was given a storage on ", source.device(),
               " for a tensor on ", self.device());
   TORCH_CHECK(offset >= 0, "set_ was given the storage offset ", offset);
-  const std::vector<int64_t> contiguous = contiguous_strides(sizes);
+  const std::vector<int64_t> contiguous = sim::contiguous_strides(sizes);
   if (strides.size() != sizes.size()) strides = contiguous;
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
