@@ -17,26 +17,36 @@ function(drivetrain_torch_of_python python out)
   set(${out} "${prefix}" PARENT_SCOPE)
 endfunction()
 
-# Where this is an installed package looking for its dependency, only CMake's own search is used.
+# Sets Torch_DIR to the folder of TorchConfig.cmake that find_package(Torch) would take, then that of
+# a Python environment. The file itself is not run: for a CUDA LibTorch it insists on the CUDA toolkit,
+# which nothing here needs, and it forces its flags on every user.
 macro(drivetrain_find_torch)
-  set(_saved_warn_deprecated "${CMAKE_WARN_DEPRECATED}")
-  set(CMAKE_WARN_DEPRECATED OFF)
-  find_package(Torch QUIET)
-  if(NOT Torch_FOUND)
+  if(NOT EXISTS "${Torch_DIR}/TorchConfig.cmake")
+    unset(Torch_DIR CACHE)
+    file(TO_CMAKE_PATH "$ENV{CMAKE_PREFIX_PATH}" prefixes)
+    find_path(Torch_DIR TorchConfig.cmake
+      HINTS $ENV{Torch_DIR} ${CMAKE_PREFIX_PATH} ${prefixes} PATH_SUFFIXES share/cmake/Torch Torch
+      DOC "The folder of LibTorch's TorchConfig.cmake")
     find_program(DRIVETRAIN_PYTHON3 python3)
     foreach(python IN ITEMS "${DRIVETRAIN_PYTHON3}" "${PROJECT_SOURCE_DIR}/build/python/bin/python3")
-      drivetrain_torch_of_python("${python}" torch_prefix)
-      if(torch_prefix AND NOT Torch_FOUND)
-        find_package(Torch QUIET PATHS "${torch_prefix}/Torch" NO_DEFAULT_PATH)
+      if(NOT Torch_DIR)
+        drivetrain_torch_of_python("${python}" cmake_prefix)
+        find_path(Torch_DIR TorchConfig.cmake PATHS "${cmake_prefix}/Torch" NO_DEFAULT_PATH)
       endif()
     endforeach()
   endif()
-  set(CMAKE_WARN_DEPRECATED "${_saved_warn_deprecated}")
+  if(Torch_DIR)
+    include(${Torch_DIR}/TorchConfigVersion.cmake)
+    set(Torch_VERSION ${PACKAGE_VERSION})
+    get_filename_component(TORCH_INSTALL_PREFIX "${Torch_DIR}/../../.." ABSOLUTE)
+    set(TORCH_INCLUDE_DIRS ${TORCH_INSTALL_PREFIX}/include
+      ${TORCH_INSTALL_PREFIX}/include/torch/csrc/api/include)
+  endif()
 endmacro()
 
 # Stops with one clear message where the LibTorch found cannot serve.
 function(drivetrain_check_torch)
-  if(NOT Torch_FOUND)
+  if(NOT Torch_DIR)
     message(FATAL_ERROR "LibTorch was not found; allowed: ${DRIVETRAIN_TORCH_MINIMUM} or newer; "
       "run ./dev build (it installs one), or pass -DTorch_DIR=<prefix>/share/cmake/Torch")
   endif()
@@ -63,8 +73,13 @@ drivetrain_find_torch()
 drivetrain_check_torch()
 message(STATUS "LibTorch ${Torch_VERSION}: ${TORCH_INSTALL_PREFIX}")
 
-# Plain targets: Caffe2's own would force their flags on every user.
+# The library for each kind of device registers itself when it is loaded, so it must be linked though
+# nothing names what is in it; `torch` needs those that this LibTorch has.
+set(torch_lib ${TORCH_INSTALL_PREFIX}/lib)
+set(dll ${CMAKE_SHARED_LIBRARY_SUFFIX})
 add_library(drivetrain_torch INTERFACE)
 target_include_directories(drivetrain_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 target_compile_definitions(drivetrain_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-target_link_libraries(drivetrain_torch INTERFACE ${TORCH_LIBRARIES})
+target_link_libraries(drivetrain_torch INTERFACE
+  "-Wl,--no-as-needed,\"${torch_lib}/libtorch${dll}\" -Wl,--as-needed"
+  ${torch_lib}/libtorch${dll} ${torch_lib}/libtorch_cpu${dll} ${torch_lib}/libc10${dll})

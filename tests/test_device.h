@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the tests of a room put their tensors and models. A room's program runs twice: on the CPU,
-// and with DRIVETRAIN_SIM_DEVICES in its environment, on simulated devices, one for each rank.
-// Numbers are drawn and tensors are made on the CPU and then moved, so they are the same in both.
+// Where the tests of a room put their tensors and models: on the accelerator that
+// DRIVETRAIN_ACCELERATOR names, or the CPU. A room's program runs twice, on the CPU and on
+// simulated devices, one for each rank; on another accelerator ranks share the devices that there
+// are. Numbers are drawn and tensors are made on the CPU and then moved, so they are the same
+// everywhere.
 #pragma once
 
 #include <drivetrain/hardware.h>
@@ -16,8 +18,10 @@ namespace drivetrain::here {
 
 // The accelerator of this run.
 inline BaseAccelerator& accelerator() {
-  static const std::shared_ptr<BaseAccelerator> instance =
-      make_accelerator(std::getenv("DRIVETRAIN_SIM_DEVICES") ? "sim" : "cpu");
+  static const std::shared_ptr<BaseAccelerator> instance = [] {
+    const char* name = std::getenv("DRIVETRAIN_ACCELERATOR");
+    return make_accelerator(name != nullptr ? name : "cpu");
+  }();
   return *instance;
 }
 
@@ -27,15 +31,15 @@ inline thread_local int rank_of_thread = 0;
 
 // The device of the calling thread's rank.
 inline at::Device device() {
-  return is_cpu() ? at::Device(c10::kCPU)
-                  : at::Device(accelerator().device_type(),
-                               static_cast<c10::DeviceIndex>(rank_of_thread));
+  if (is_cpu()) return {c10::kCPU};
+  static const int count = accelerator().device_count();
+  return {accelerator().device_type(), static_cast<c10::DeviceIndex>(rank_of_thread % count)};
 }
 
 // What a rank does first: takes the device of its number.
 inline void take_rank(int rank) {
   rank_of_thread = rank;
-  if (!is_cpu()) accelerator().set_device(rank);
+  if (!is_cpu()) accelerator().set_device(device());
 }
 
 // On this rank's device; a leaf stays one.

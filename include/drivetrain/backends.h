@@ -87,6 +87,8 @@ class CudaAccelerator : public DeviceAccelerator {
  protected:
   DeviceProperties do_properties(int index) const override;
   double do_utilization(int index) const override;
+  std::vector<MemoryBlock> do_memory_snapshot(int index) const override;
+  void do_set_memory_fraction(double fraction, int index) const override;
 };
 
 class MpsAccelerator : public DeviceAccelerator {
@@ -104,9 +106,18 @@ class MpsAccelerator : public DeviceAccelerator {
   std::pair<int64_t, int64_t> do_memory_info(int index) const override;
 };
 
+// Names and utilization come from CANN, loaded when first asked.
 class NpuAccelerator : public DeviceAccelerator {
  public:
   NpuAccelerator();
+  explicit NpuAccelerator(AcceleratorFacts facts);
+
+  Capabilities capabilities() const override;
+  std::string get_version() const override;  // "CANN 8.0.RC3, torch_npu 2.7.1"
+
+ protected:
+  DeviceProperties do_properties(int index) const override;
+  double do_utilization(int index) const override;
 };
 
 class XpuAccelerator : public DeviceAccelerator {

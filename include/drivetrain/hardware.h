@@ -81,8 +81,8 @@ struct DeviceCapability {
 struct DeviceProperties {
   std::string name;
   DeviceCapability capability;
-  int64_t total_memory = 0;           // bytes
-  int multi_processor_count = 0;      // multiprocessors; on cpu the cores that this process may use
+  int64_t total_memory = 0;       // bytes
+  int multi_processor_count = 0;  // multiprocessors, 0 if not known; on cpu the cores it may use
   std::vector<std::string> features;  // "avx2", "amx_bf16", ...; empty where not known
 };
 

@@ -11,6 +11,9 @@
 
 #include "comm/c10d_transport.h"
 #include "core/text.h"
+#ifdef DRIVETRAIN_HAS_NCCL
+#include "comm/nccl.h"
+#endif
 
 namespace drivetrain {
 
@@ -18,9 +21,18 @@ using core::str;
 
 namespace {
 
+// Those that LibTorch itself brings.
+std::map<std::string, CommBackendFactory> builtin_factories() {
+  std::map<std::string, CommBackendFactory> factories;
+#ifdef DRIVETRAIN_HAS_NCCL
+  factories.emplace("nccl", &comm::make_nccl);
+#endif
+  return factories;
+}
+
 struct CommBackends {
   std::mutex mutex;
-  std::map<std::string, CommBackendFactory> factories;
+  std::map<std::string, CommBackendFactory> factories = builtin_factories();
 };
 
 CommBackends& comm_backends() {

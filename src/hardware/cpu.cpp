@@ -154,6 +154,10 @@ at::Generator CpuAccelerator::do_generator(int) const {
 
 void CpuAccelerator::do_empty_cache() const {
 #ifdef __GLIBC__
+  // Where another allocator has taken malloc's place, the first call sets up glibc's own, which
+  // two threads must not do at once.
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
   malloc_trim(0);
 #endif
 }
@@ -205,4 +209,18 @@ std::unique_ptr<detail::EventState> CpuAccelerator::do_new_event(bool timing) co
   return std::make_unique<CpuEvent>(timing);
 }
 
+namespace hardware {
+
+Backend cpu_backend() {
+  AcceleratorFacts facts = native_facts("cpu", c10::DeviceType::CPU, "gloo", 1000);
+  facts.capabilities.set_device = false;
+  facts.capabilities.properties = facts.capabilities.utilization = true;
+  facts.capabilities.memory_snapshot = facts.capabilities.memory_fraction = true;
+  facts.capabilities.pinned_memory = false;
+  facts.capabilities.blocking_events = true;
+  facts.capabilities.synchronous = true;
+  return {facts, make<CpuAccelerator>};
+}
+
+}  // namespace hardware
 }  // namespace drivetrain

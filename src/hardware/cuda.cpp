@@ -2,7 +2,6 @@
 // What LibTorch's device-generic interfaces do not tell of a CUDA device, from the driver's own
 // libraries, without their headers: the entry points below are stable parts of the driver's ABI.
 #include <ATen/Context.h>
-#include <dlfcn.h>
 #include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 
@@ -10,19 +9,16 @@
 #include <cstdio>
 
 #include "core/text.h"
+#include "hardware/cuda_allocator.h"
 #include "hardware/fork_guard.h"
 #include "hardware/table.h"
+#include "hardware/vendor_library.h"
 
 namespace drivetrain {
 
 using core::str;
 
 namespace {
-
-template <class Function>
-void load(void* library, const char* name, Function& function) {
-  function = library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
-}
 
 // libcuda. 0 is success. Its ordinals heed CUDA_VISIBLE_DEVICES as the runtime's do.
 struct Driver {
@@ -35,17 +31,18 @@ struct Driver {
   bool usable = false;
 
   Driver() {
-    void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    load(library, "cuInit", init);
-    load(library, "cuDeviceGet", get);
-    load(library, "cuDeviceGetName", name);
-    load(library, "cuDeviceTotalMem_v2", total_memory);
-    load(library, "cuDeviceGetAttribute", attribute);
-    load(library, "cuDeviceGetUuid", uuid);
-    usable = init && get && name && total_memory && attribute && uuid && init(0) == 0;
+    const hardware::VendorLibrary library({"libcuda.so.1"});
+    usable = library.find("cuInit", init) && library.find("cuDeviceGet", get) &&
+             library.find("cuDeviceGetName", name) &&
+             library.find("cuDeviceTotalMem_v2", total_memory) &&
+             library.find("cuDeviceGetAttribute", attribute) &&
+             library.find("cuDeviceGetUuid", uuid) && init(0) == 0;
     if (usable) hardware::note_device_use();
   }
 };
+
+[[maybe_unused]] constexpr const char* kWithoutHeaders =
+    "Drivetrain was built without CUDA's headers, or for a LibTorch without CUDA";
 
 constexpr int kMultiprocessorCount = 16;
 constexpr int kCapabilityMajor = 75;
@@ -67,11 +64,10 @@ struct Monitor {
   bool usable = false;
 
   Monitor() {
-    void* library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
-    load(library, "nvmlInit_v2", init);
-    load(library, "nvmlDeviceGetHandleByUUID", by_uuid);
-    load(library, "nvmlDeviceGetUtilizationRates", rates);
-    usable = init && by_uuid && rates && init() == 0;
+    const hardware::VendorLibrary library({"libnvidia-ml.so.1"});
+    usable = library.find("nvmlInit_v2", init) &&
+             library.find("nvmlDeviceGetHandleByUUID", by_uuid) &&
+             library.find("nvmlDeviceGetUtilizationRates", rates) && init() == 0;
   }
 };
 
@@ -120,8 +116,27 @@ Capabilities CudaAccelerator::capabilities() const {
   Capabilities can = DeviceAccelerator::capabilities();
   can.properties = driver().usable;
   can.utilization = driver().usable && monitor().usable;
+#ifdef DRIVETRAIN_HAS_CUDA
+  can.memory_fraction = can.memory_snapshot = true;
+#endif
   return can;
 }
+
+#ifdef DRIVETRAIN_HAS_CUDA
+void CudaAccelerator::do_set_memory_fraction(double fraction, int index) const {
+  hardware::set_cuda_memory_fraction(fraction, index);
+}
+std::vector<MemoryBlock> CudaAccelerator::do_memory_snapshot(int index) const {
+  return hardware::cuda_live_blocks(index);
+}
+#else
+void CudaAccelerator::do_set_memory_fraction(double, int) const {
+  unsupported("set_per_process_memory_fraction", kWithoutHeaders);
+}
+std::vector<MemoryBlock> CudaAccelerator::do_memory_snapshot(int) const {
+  unsupported("memory_snapshot", kWithoutHeaders);
+}
+#endif
 
 std::string CudaAccelerator::get_version() const {
   if (!at::Context::hasCUDART()) return "";
@@ -159,4 +174,11 @@ double CudaAccelerator::do_utilization(int index) const {
   return rates.gpu;
 }
 
+namespace hardware {
+
+Backend cuda_backend() {
+  return {native_facts("cuda", c10::DeviceType::CUDA, "nccl", 10), make<CudaAccelerator>};
+}
+
+}  // namespace hardware
 }  // namespace drivetrain

@@ -157,7 +157,6 @@ std::string why_plugin_is_missing(const AcceleratorFacts& facts) {
 }  // namespace
 
 DeviceAccelerator::DeviceAccelerator(AcceleratorFacts facts) : BaseAccelerator(std::move(facts)) {}
-NpuAccelerator::NpuAccelerator() : DeviceAccelerator(hardware::builtin_facts("npu")) {}
 XpuAccelerator::XpuAccelerator() : DeviceAccelerator(hardware::builtin_facts("xpu")) {}
 
 Capabilities DeviceAccelerator::capabilities() const {

@@ -37,4 +37,16 @@ std::pair<int64_t, int64_t> MpsAccelerator::do_memory_info(int index) const {
   return {std::max<int64_t>(total - reserved, 0), total};
 }
 
+namespace hardware {
+
+Backend mps_backend() {
+  AcceleratorFacts facts = native_facts("mps", c10::DeviceType::MPS, "gloo", 40);
+  facts.capabilities.set_device = false;
+  facts.capabilities.memory_peaks = false;
+  facts.capabilities.memory_fraction = true;
+  facts.capabilities.pinned_memory = false;
+  return {facts, make<MpsAccelerator>};
+}
+
+}  // namespace hardware
 }  // namespace drivetrain

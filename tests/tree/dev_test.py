@@ -9,7 +9,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TASKS = ["demo", "test", "build", "one", "asan", "tsan", "lint", "format", "bench", "setup"]
+TASKS = ["demo", "test", "build", "one", "asan", "tsan", "lint", "format", "bench", "check-cuda",
+         "setup"]
 
 
 def dev(*arguments, **environment):

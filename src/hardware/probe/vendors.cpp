@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Facts of the vendors' libraries, by entry points that are stable parts of their ABIs.
-#include <dlfcn.h>
-
 #include <array>
 
 #include "core/text.h"
 #include "hardware/probe/document.h"
+#include "hardware/vendor_library.h"
 
 namespace drivetrain::probe {
 namespace {
+
+using hardware::VendorLibrary;
 
 // c10d compiles a backend in or not; its class then is there or not.
 struct Communication {
@@ -23,16 +24,11 @@ constexpr std::array kCommunication = {
     Communication{"ucc", "_ZTVN4c10d15ProcessGroupUCCE"},
 };
 
-template <class Function>
-Function find(void* library, const char* name) {
-  return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
-}
-
-// "2.27.5"; 22705 as NCCL numbers it since 2.9.
+// "2.27.5"; 22705 as NCCL numbers it since 2.9. LibTorch may hold NCCL in a library of its own.
 std::string nccl_version() {
-  auto* get = find<int (*)(int*)>(RTLD_DEFAULT, "ncclGetVersion");
-  if (get == nullptr)
-    get = find<int (*)(int*)>(dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD), "ncclGetVersion");
+  auto* get = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, "ncclGetVersion"));
+  const VendorLibrary library({"libnccl.so.2"}, RTLD_LAZY | RTLD_NOLOAD);
+  if (get == nullptr) library.find("ncclGetVersion", get);
   int number = 0;
   if (get == nullptr || get(&number) != 0) return "";
   return number < 10000 ? core::str(number / 1000, ".", number % 1000 / 100, ".", number % 100)
@@ -41,13 +37,13 @@ std::string nccl_version() {
 
 Json cuda_facts(int devices) {
   Json facts = Json::object();
-  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  const auto version = find<int (*)(int*)>(library, "cuDriverGetVersion");
+  const VendorLibrary library({"libcuda.so.1"});
+  int (*version)(int*) = nullptr;
+  int (*can_access)(int*, int, int) = nullptr;
   int number = 0;
-  if (version != nullptr && version(&number) == 0)
+  if (library.find("cuDriverGetVersion", version) && version(&number) == 0)
     facts["driver_runtime"] = core::str(number / 1000, ".", number % 1000 / 10);
-  const auto can_access = find<int (*)(int*, int, int)>(library, "cuDeviceCanAccessPeer");
-  if (can_access == nullptr || devices < 2) return facts;
+  if (!library.find("cuDeviceCanAccessPeer", can_access) || devices < 2) return facts;
   for (int from = 0; from < devices; ++from) {
     Json reached = Json::array();
     for (int to = 0; to < devices; ++to) {
