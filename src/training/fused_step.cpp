@@ -2,6 +2,7 @@
 // Fused optimizer steps over the state of torch::optim's own classes, so that a prepared optimizer
 // can be saved, loaded and handed back. One kernel call for each group, dtype and device: the
 // hardware room's where it has one, else LibTorch's.
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -9,6 +10,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/TensorOptions.h>
 #include <drivetrain/optimizer.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -178,13 +180,23 @@ void sgd_group(Optimizer& optimizer, OptimizerParamGroup& group) {
                     /*is_first_step=*/std::get<3>(key));
 }
 
+// The CPU's kernel runs there: on the CPU, or because the device has none of its own.
+bool takes_cpu_kernel(const at::Tensor& parameter) {
+  static const auto fused_sgd =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sgd_", "");
+  return parameter.is_cpu() ||
+         !fused_sgd.hasKernelForDispatchKey(c10::computeDispatchKey(
+             parameter.scalar_type(), parameter.layout(), parameter.device()));
+}
+
 // LibTorch 2.13's CPU kernel goes astray with momentum in bfloat16 and float16: ten times the error
 // of the class against float32.
 bool has_reduced_momentum(torch::optim::SGD& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     if (static_cast<const torch::optim::SGDOptions&>(group.options()).momentum() == 0) continue;
     for (const auto& parameter : group.params())
-      if (parameter.is_cpu() && at::isReducedFloatingType(parameter.scalar_type())) return true;
+      if (at::isReducedFloatingType(parameter.scalar_type()) && takes_cpu_kernel(parameter))
+        return true;
   }
   return false;
 }

@@ -140,8 +140,6 @@ TEST(PreparedOptimizer, SgdEqualsTheClass) {
   using Options = optim::SGDOptions;
   expect_equal_steps<optim::SGD>(Options(1e-2), Options(3e-3).weight_decay(0.3));
   for (const bool with_bfloat16 : {false, true}) {
-    // Simulated devices run LibTorch's CPU kernel, which goes astray there.
-    if (with_bfloat16 && !here::is_cpu()) continue;
     expect_equal_steps<optim::SGD>(Options(1e-2).momentum(0.9),
                                    Options(3e-3).momentum(0.5).dampening(0.2), with_bfloat16);
     expect_equal_steps<optim::SGD>(Options(1e-2).momentum(0.9).nesterov(true),
@@ -152,7 +150,6 @@ TEST(PreparedOptimizer, SgdEqualsTheClass) {
 
 // The class is the only right reference here: see has_reduced_momentum in fused_step.cpp.
 TEST(PreparedOptimizer, SgdMomentumInBfloat16EqualsTheClassBitForBit) {
-  if (!here::is_cpu()) GTEST_SKIP() << "simulated devices run the CPU's kernel, as no device does";
   const Tensors ours = {here::randn({8, 5}).to(torch::kBFloat16).requires_grad_(true)};
   const Tensors theirs = copies(ours);
   PreparedOptimizer<optim::SGD> prepared(optim::SGD(ours, optim::SGDOptions(0.1).momentum(0.9)));
