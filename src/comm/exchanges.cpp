@@ -9,7 +9,10 @@
 #include <drivetrain/comm.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "comm/packing.h"
 #include "comm/state.h"
@@ -65,32 +68,66 @@ namespace {
 // What ranks must agree on but for dim 0: the type and the other sizes.
 int64_t row_signature(const at::Tensor& tensor) {
   if (!tensor.defined()) return -1;
-  size_t hash = static_cast<size_t>(tensor.scalar_type()) * 31 + std::min<int64_t>(tensor.dim(), 1);
-  for (int64_t d = 1; d < tensor.dim(); ++d) hash = hash * 1000003 + tensor.size(d) + 1;
-  return static_cast<int64_t>(hash >> 1);
+  uint64_t hash = static_cast<uint64_t>(tensor.scalar_type()) * 31;
+  for (int64_t d = 1; d < tensor.dim(); ++d)
+    hash = hash * 1000003 + static_cast<uint64_t>(tensor.size(d)) + 1;
+  return static_cast<int64_t>(hash & INT64_MAX);  // Never -1.
+}
+
+// The tensors whose forms travel with their number, in a message of one size on every rank.
+constexpr int64_t kInFirstMessage = 7;
+
+struct Form {
+  int64_t num_rows = 0;
+  int64_t signature = -1;
+};
+
+// Every rank's `mine`, of one length, rank by rank.
+std::vector<int64_t> gather_numbers(State& state, const std::vector<int64_t>& mine,
+                                    const Record& record) {
+  const at::Tensor message = at::empty({static_cast<int64_t>(mine.size())}, at::kLong);
+  std::copy(mine.begin(), mine.end(), message.mutable_data_ptr<int64_t>());
+  const at::Tensor all = comm::gather_messages(state, state.host_route(), message, record);
+  return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
+}
+
+// Every rank's forms of tensors `first` to `last`, behind its number of tensors.
+std::vector<std::vector<Form>> gather_forms(State& state, const Tensors& tensors, size_t first,
+                                            size_t last, const Record& record) {
+  std::vector<int64_t> mine = {static_cast<int64_t>(tensors.size())};
+  for (size_t i = first; i < last; ++i) {
+    const bool is_mine = i < tensors.size() && tensors[i].defined();
+    mine.push_back(is_mine ? comm::num_rows_of(tensors[i]) : 0);
+    mine.push_back(is_mine ? row_signature(tensors[i]) : -1);
+  }
+  const auto all = gather_numbers(state, mine, record);
+  std::vector<std::vector<Form>> forms(last - first);
+  for (size_t start = 0; start < all.size(); start += mine.size()) {
+    if (all[start] != mine[0])
+      state.raise(str("gather: rank ", start / mine.size(), " gave ", all[start],
+                      " tensors and this one ", mine[0],
+                      "; allowed: the same number of tensors on every rank"));
+    for (size_t i = 0; i < forms.size(); ++i)
+      forms[i].push_back({all[start + 1 + 2 * i], all[start + 2 + 2 * i]});
+  }
+  return forms;
 }
 
 // For each tensor, the number of rows of each rank. Fails if anything but dim 0 differs.
 std::vector<Sizes> gather_row_counts(State& state, const Tensors& tensors, const Record& record) {
-  const auto num_tensors = static_cast<int64_t>(tensors.size());
-  const at::Tensor mine = at::empty({num_tensors, 2}, at::kLong);
-  int64_t* next = mine.mutable_data_ptr<int64_t>();
-  for (const at::Tensor& tensor : tensors) {
-    *next++ = tensor.defined() ? comm::num_rows_of(tensor) : 0;
-    *next++ = row_signature(tensor);
-  }
-  const at::Tensor all = comm::gather_messages(state, state.host_route(), mine, record);
-  const auto* said = all.const_data_ptr<int64_t>();
-  std::vector<Sizes> counts(num_tensors);
-  for (int64_t r = 0; r < all.size(0); ++r)
-    for (int64_t i = 0; i < num_tensors; ++i, said += 2) {
-      counts[i].push_back(said[0]);
-      if (said[1] != all.const_data_ptr<int64_t>()[2 * i + 1])
-        state.raise(core::str("gather: tensor ", i, " of rank ", r,
-                              " differs from rank 0's in type or ",
-                              "in a size other than dim 0 (this rank's is ",
-                              comm::signature({.name = "gather", .is_ragged = true}, tensors[i]),
-                              "); allowed: rows of one type and shape"));
+  auto forms = gather_forms(state, tensors, 0, kInFirstMessage, record);
+  if (tensors.size() > kInFirstMessage)
+    for (auto& more : gather_forms(state, tensors, kInFirstMessage, tensors.size(), record))
+      forms.push_back(std::move(more));
+  std::vector<Sizes> counts(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i)
+    for (size_t r = 0; r < forms[i].size(); ++r) {
+      if (forms[i][r].signature != row_signature(tensors[i]))
+        state.raise(str("gather: tensor ", i, " of rank ", r,
+                        " differs from this rank's in type or in a size other than dim 0 (",
+                        comm::signature({.name = "gather", .is_ragged = true}, tensors[i]),
+                        "); allowed: rows of one type and shape"));
+      counts[i].push_back(forms[i][r].num_rows);
     }
   return counts;
 }
@@ -106,8 +143,8 @@ Tensors gather(const World& world, const Tensors& tensors, Sizes* rows,
   if (size == 1) return tensors;
   State& state = world.state();
   const Record record = state.begin({.name = "gather", .is_ragged = true}, tensors, options);
-  if (tensors.empty()) return {};
   const auto counts = gather_row_counts(state, tensors, record);
+  if (tensors.empty()) return {};
   if (rows != nullptr) *rows = counts[0];
 
   // Messages of one length: each tensor takes the room of the rank that has most of its rows.

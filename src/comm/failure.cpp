@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <future>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/state.h"
@@ -58,15 +61,22 @@ std::string message_of_current_exception() {
   }
 }
 
-[[noreturn]] void on_terminate() {
+// Tells every world. Bounded: the thread that holds the lock may be the one that terminates.
+void tell(const std::string& message) {
   Worlds& all = worlds();
-  // Bounded: the thread that holds the lock may be the one that terminates.
-  if (all.mutex.try_lock_for(std::chrono::seconds(1))) {
-    const std::string message = message_of_current_exception();
-    for (State* state : all.states) state->fail_and_linger(message);
-    all.mutex.unlock();
-  }
-  if (all.previous != nullptr) all.previous();
+  if (!all.mutex.try_lock_for(std::chrono::seconds(1))) return;
+  for (State* state : all.states) state->fail_and_linger(message);
+  all.mutex.unlock();
+}
+
+// On another thread and bounded: the one that terminates may be Gloo's own and hold a lock of it,
+// without which a world cannot be told.
+[[noreturn]] void on_terminate() {
+  std::packaged_task<void()> telling([message = message_of_current_exception()] { tell(message); });
+  const std::future<void> told = telling.get_future();
+  std::thread(std::move(telling)).detach();
+  told.wait_for(std::chrono::seconds(5));
+  if (const auto previous = worlds().previous) previous();
   std::abort();
 }
 

@@ -12,6 +12,7 @@
 #include "comm/agreement.h"
 #include "comm/comm_backends.h"
 #include "comm/failure.h"
+#include "core/environment.h"
 #include "core/invalid_argument.h"
 #include "core/live_error.h"
 #include "core/text.h"
@@ -73,9 +74,16 @@ void State::leave() {
   connections_.store.reset();
 }
 
+// How long the others may take to read what this rank said last. A launcher reads its error file,
+// and ends them once it has ended.
+Milliseconds State::last_look() const {
+  if (failure_.empty()) return 5000ms;
+  return core::environment("DRIVETRAIN_ERROR_FILE") ? 3 * kLook : 3000ms;
+}
+
 // The store that this process serves must outlive the other ranks' last look at it.
 void State::linger() {
-  const auto deadline = Clock::now() + (failure_.empty() ? 5000ms : 3000ms);
+  const auto deadline = Clock::now() + last_look();
   for (Milliseconds pause = 1ms; Clock::now() < deadline; pause = std::min(pause * 2, 100ms)) {
     connections_.watch->refresh(until(deadline));
     if (connections_.watch->is_alone()) return;
@@ -234,9 +242,8 @@ void State::raise_timeout(const Record& record) {
   // Longer than a beat, so that what the others said is of now.
   std::this_thread::sleep_for(600ms);
   connections_.watch->refresh(kPatience);
-  const std::string late = connections_.watch->late(record.number);
-  raise(str(describe(record), " took longer than its timeout of ", seconds(record.timeout),
-            late.empty() ? "; no rank is late" : str("; late: ", late), "; ",
+  raise(str(describe(record), " took longer than its timeout of ", seconds(record.timeout), "; ",
+            connections_.watch->cause({record.number, str("in ", describe(record))}), "; ",
             connections_.watch->report(),
             "; call the same collectives on every rank (DRIVETRAIN_DEBUG=1 compares the calls), or "
             "set a longer timeout (DRIVETRAIN_TIMEOUT, in seconds)"));

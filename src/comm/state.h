@@ -100,6 +100,7 @@ class State {
            bool blames_peer = false);
   void agree(const std::string& signature, const Record& record);
   void leave();
+  Milliseconds last_look() const;
   void linger();
   Transport* transport_of(at::DeviceType type);
   std::vector<Transport*> transports();

@@ -29,7 +29,18 @@ struct Peer {
   std::string reason;
 };
 
+// Both "in NAME #n of ..."; the shapes may differ where the call allows that.
+bool is_another_call(const std::string& theirs, const std::string& mine) {
+  const auto call = [](const std::string& text) { return text.substr(0, text.find('#')); };
+  return theirs.starts_with("in ") && call(theirs) != call(mine);
+}
+
 std::string key_of(int rank) { return core::str("pulse/", rank); }
+
+// A rank that died before its first beat was read has said nothing.
+std::string place(const Position& position) {
+  return position.text.empty() ? "where it has not said" : position.text;
+}
 
 std::string rank_name(size_t rank) { return core::str("rank ", rank); }
 
@@ -201,7 +212,7 @@ void Watch::refresh(Milliseconds limit) {
 std::optional<std::string> Watch::verdict(uint64_t number, bool connection_broke) const {
   std::lock_guard lock(shared_->mutex);
   if (const auto failed = shared_->find([](const Peer& p) { return p.ending == Ending::failed; }))
-    return core::str(rank_name(*failed), " failed ", shared_->peers[*failed].position.text, ": ",
+    return core::str(rank_name(*failed), " failed ", place(shared_->peers[*failed].position), ": ",
                      shared_->peers[*failed].reason);
   if (const std::string problem = shared_->store_problem(); !problem.empty())
     return core::str(shared_->store_host, " ", problem);
@@ -210,8 +221,8 @@ std::optional<std::string> Watch::verdict(uint64_t number, bool connection_broke
         return p.ending == Ending::none && shared_->silence_of(p) > limit;
       }))
     return core::str(rank_name(*gone), " is gone: silent for ",
-                     seconds(shared_->silence_of(shared_->peers[*gone])), "; it was last ",
-                     shared_->peers[*gone].position.text);
+                     seconds(shared_->silence_of(shared_->peers[*gone])),
+                     "; it last said that it was ", place(shared_->peers[*gone].position));
   // Only then what another rank gave as its reason to stop.
   if (const auto stopped = shared_->find([](const Peer& p) { return p.ending == Ending::stopped; }))
     return shared_->peers[*stopped].reason;
@@ -236,19 +247,26 @@ std::string Watch::report() const {
     const char* verb = peer.ending == Ending::none   ? " is "
                        : peer.ending == Ending::left ? " has left, "
                                                      : " stopped ";
-    lines.push_back(rank_name(r) + verb + peer.position.text);
+    lines.push_back(rank_name(r) + verb + place(peer.position));
   }
   if (shared_->peers.size() > kMost + 1) lines.emplace_back("others are not listed");
   return core::join(lines, "; ");
 }
 
-std::string Watch::late(uint64_t number) const {
+std::string Watch::cause(const Position& mine) const {
   std::lock_guard lock(shared_->mutex);
-  std::vector<std::string> ranks;
-  for (size_t r = 0; r < shared_->peers.size(); ++r)
-    if (r != shared_->rank && shared_->peers[r].position.number < number)
-      ranks.push_back(rank_name(r));
-  return core::join(ranks, " and ");
+  std::vector<std::string> late;
+  std::vector<std::string> elsewhere;
+  for (size_t r = 0; r < shared_->peers.size(); ++r) {
+    const Position& peer = shared_->peers[r].position;
+    if (r == shared_->rank) continue;
+    if (peer.number < mine.number) late.push_back(rank_name(r));
+    if (peer.number == mine.number && is_another_call(peer.text, mine.text))
+      elsewhere.push_back(rank_name(r));
+  }
+  if (!late.empty()) return core::str("late: ", core::join(late, " and "));
+  if (!elsewhere.empty()) return core::str("in another call: ", core::join(elsewhere, " and "));
+  return "no rank is late";
 }
 
 bool Watch::is_alone() const {

@@ -48,8 +48,10 @@ class Watch {
   // "rank 0 is in ...; rank 2 is computing ..." but for this rank.
   std::string report() const;
 
-  // The ranks that have not started collective `number`: "rank 1 and rank 3", or "".
-  std::string late(uint64_t number) const;
+  // Why a rank still waits at `mine`: "late: rank 1 and rank 3", which have not started that
+  // collective; else "in another call: rank 2", which counts it as this one; else "no rank is
+  // late".
+  std::string cause(const Position& mine) const;
 
   // True if every other rank has left, failed or is silent.
   bool is_alone() const;

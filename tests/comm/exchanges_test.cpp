@@ -136,18 +136,44 @@ TEST(Gather, TakesNestedValuesOfDifferentLengths) {
   });
 }
 
+// What gather tells where rank 1's tensors are others than rank 0's.
+void expect_gather_refuses(const std::vector<torch::Tensor>& of_rank_0,
+                           const std::vector<torch::Tensor>& of_rank_1, const char* message) {
+  EXPECT_ERROR(
+      run_ranks(2, [&](World world) { gather(world, world.is_main() ? of_rank_0 : of_rank_1); }),
+      CommError, message);
+}
+
 TEST(Gather, RefusesRowsOfDifferentForms) {
-  EXPECT_ERROR(
-      run_ranks(2, [](World world) { gather(world, torch::ones({2, world.rank() == 0 ? 3 : 4})); }),
-      CommError,
-      "gather: tensor 0 of rank 1 differs from rank 0's in type or in a size other than "
-      "dim 0");
-  EXPECT_ERROR(
-      run_ranks(2,
-                [](World world) {
-                  gather(world, torch::ones({2}, world.rank() == 0 ? torch::kInt : torch::kFloat));
-                }),
-      CommError, "allowed: rows of one type and shape");
+  const char* const differs = "differs from this rank's in type or in a size other than dim 0";
+  for (const auto& [mine, theirs] : {std::pair{2, 3}, {3, 2}, {3, 4}, {4, 5}, {0, 1}})
+    expect_gather_refuses({torch::ones({2, mine})}, {torch::ones({2, theirs})}, differs);
+  expect_gather_refuses({torch::ones({2}, torch::kInt)}, {torch::ones({2})}, differs);
+  expect_gather_refuses({torch::ones({2, 3})}, {torch::ones({2, 3, 1})}, differs);
+  expect_gather_refuses({torch::ones({2})}, {torch::Tensor()}, differs);
+  std::vector<torch::Tensor> many(9, torch::ones({2, 3}));
+  const auto all = many;
+  many[8] = torch::ones({3, 2});
+  expect_gather_refuses(all, many, "tensor 8 of rank");
+  expect_gather_refuses(all, many, "allowed: rows of one type and shape");
+}
+
+TEST(Gather, RefusesAnotherNumberOfTensors) {
+  const char* const differs = "allowed: the same number of tensors on every rank";
+  const auto some = [](size_t n) { return std::vector<torch::Tensor>(n, torch::ones({2})); };
+  for (const auto& [mine, theirs] : {std::pair{0, 1}, {1, 2}, {7, 8}, {8, 9}, {3, 20}})
+    expect_gather_refuses(some(mine), some(theirs), differs);
+  expect_gather_refuses(some(1), some(2), "gave ");
+}
+
+TEST(Gather, TakesMoreTensorsThanItsFirstMessageTells) {
+  for (const size_t num_tensors : {0, 1, 7, 8, 19})
+    run_ranks(3, [&](World world) {
+      const int r = world.rank();
+      const auto got = gather(world, std::vector<torch::Tensor>(num_tensors, torch::full({r}, r)));
+      ASSERT_EQ(got.size(), num_tensors);
+      for (const auto& tensor : got) EXPECT_TRUE(tensor.equal(torch::tensor({1, 2, 2})));
+    });
 }
 
 TEST(Broadcast, GivesEveryRankTheRootsValue) {

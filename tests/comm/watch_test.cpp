@@ -51,7 +51,26 @@ TEST(Watch, ARankThatFailedIsTheReasonBeforeOneThatStoppedForIt) {
   mine->refresh(1s);
   EXPECT_EQ(mine->verdict(1, false), "rank 1 failed computing: no memory\nis left");
   EXPECT_EQ(mine->report(), "rank 1 stopped computing");
-  EXPECT_EQ(mine->late(2), "rank 1");
+  EXPECT_EQ(mine->cause({2, "in barrier #2"}), "late: rank 1");
+}
+
+TEST(Watch, ACallOfAnotherNameIsTheCauseOfAWait) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  Watch mine(store, 0, 3, "rank 0", [] { return Position{4, "in barrier #4"}; });
+  const Watch other(store, 1, 3, "rank 0",
+                    [] { return Position{4, "in all_gather #4 of float32[2]"}; });
+  const Watch same(store, 2, 3, "rank 0", [] { return Position{4, "in barrier #4"}; });
+  mine.refresh(1s);
+  EXPECT_EQ(mine.cause({4, "in barrier #4"}), "in another call: rank 1");
+  EXPECT_EQ(mine.cause({4, "in all_gather #4 of float32[3]"}), "in another call: rank 2");
+  EXPECT_EQ(mine.cause({5, "in barrier #5"}), "late: rank 1 and rank 2");
+  EXPECT_EQ(mine.cause({3, "in barrier #3"}), "no rank is late");
+}
+
+TEST(Watch, ARankThatDiedAtOnceHasNotSaidWhereItWas) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  Watch mine(store, 0, 2, "rank 0", [] { return Position{1, "computing"}; });
+  EXPECT_EQ(mine.report(), "rank 1 is where it has not said");
 }
 
 }  // namespace
