@@ -12,5 +12,6 @@ install(DIRECTORY include/drivetrain include/drivetrain_sim DESTINATION ${CMAKE_
 install(EXPORT drivetrain NAMESPACE drivetrain:: FILE drivetrainTargets.cmake
   DESTINATION ${DRIVETRAIN_PACKAGE_DIR})
 write_basic_package_version_file(drivetrainConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES cmake/drivetrainConfig.cmake cmake/LibTorch.cmake
+configure_file(cmake/drivetrainConfig.cmake.in drivetrainConfig.cmake @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/drivetrainConfig.cmake cmake/LibTorch.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/drivetrainConfigVersion.cmake DESTINATION ${DRIVETRAIN_PACKAGE_DIR})

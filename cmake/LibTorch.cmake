@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds LibTorch: Torch_DIR or CMAKE_PREFIX_PATH, then the `torch` of a Python environment
-# (the active python3, then the one that ./dev keeps under build/python). Checks that it is
+# Finds LibTorch: Torch_DIR or CMAKE_PREFIX_PATH, then the one that an installed Drivetrain was built
+# with (DRIVETRAIN_BUILT_WITH), then the `torch` of a Python environment (the active python3, then
+# the one that ./dev keeps under build/python). Checks that it is
 # new enough, of the C++11 ABI, and has c10d. Defines the target drivetrain_torch.
 
 set(DRIVETRAIN_TORCH_MINIMUM 2.9)
@@ -21,12 +22,19 @@ endfunction()
 # a Python environment. The file itself is not run: for a CUDA LibTorch it insists on the CUDA toolkit,
 # which nothing here needs, and it forces its flags on every user.
 macro(drivetrain_find_torch)
-  if(NOT EXISTS "${Torch_DIR}/TorchConfig.cmake")
+  foreach(given IN ITEMS "${Torch_DIR}" "$ENV{Torch_DIR}")
+    if(given AND NOT EXISTS "${given}/TorchConfig.cmake")
+      message(FATAL_ERROR "Torch_DIR is \"${given}\", where there is no TorchConfig.cmake; allowed: "
+        "<LibTorch>/share/cmake/Torch; correct it, or unset it (-U Torch_DIR) to have one looked for")
+    endif()
+  endforeach()
+  if(NOT Torch_DIR)
     unset(Torch_DIR CACHE)
     file(TO_CMAKE_PATH "$ENV{CMAKE_PREFIX_PATH}" prefixes)
     find_path(Torch_DIR TorchConfig.cmake
       HINTS $ENV{Torch_DIR} ${CMAKE_PREFIX_PATH} ${prefixes} PATH_SUFFIXES share/cmake/Torch Torch
       DOC "The folder of LibTorch's TorchConfig.cmake")
+    find_path(Torch_DIR TorchConfig.cmake PATHS "${DRIVETRAIN_BUILT_WITH}" NO_DEFAULT_PATH)
     find_program(DRIVETRAIN_PYTHON3 python3)
     foreach(python IN ITEMS "${DRIVETRAIN_PYTHON3}" "${PROJECT_SOURCE_DIR}/build/python/bin/python3")
       if(NOT Torch_DIR)
@@ -48,11 +56,18 @@ endmacro()
 function(drivetrain_check_torch)
   if(NOT Torch_DIR)
     message(FATAL_ERROR "LibTorch was not found; allowed: ${DRIVETRAIN_TORCH_MINIMUM} or newer; "
-      "run ./dev build (it installs one), or pass -DTorch_DIR=<prefix>/share/cmake/Torch")
+      "pass -DTorch_DIR=<prefix>/share/cmake/Torch, or pip install torch (as ./dev build does)")
   endif()
   if(Torch_VERSION VERSION_LESS DRIVETRAIN_TORCH_MINIMUM)
     message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${Torch_DIR} is too old; allowed: "
       "${DRIVETRAIN_TORCH_MINIMUM} or newer; install a newer one or point Torch_DIR at it")
+  endif()
+  # Its C++ interface is another in each minor version.
+  string(REGEX MATCH "^[0-9]+[.][0-9]+" minor "${Torch_VERSION}")
+  if(DRIVETRAIN_BUILT_WITH_VERSION AND NOT DRIVETRAIN_BUILT_WITH_VERSION MATCHES "^${minor}[.]")
+    message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${Torch_DIR} is not the one that Drivetrain was "
+      "built with, ${DRIVETRAIN_BUILT_WITH_VERSION} in ${DRIVETRAIN_BUILT_WITH}; allowed: the same "
+      "minor version; point Torch_DIR at it, or build Drivetrain with this one")
   endif()
   set(prefix "${TORCH_INSTALL_PREFIX}")
   find_library(DRIVETRAIN_C10 c10 PATHS "${prefix}/lib" NO_DEFAULT_PATH NO_CACHE)

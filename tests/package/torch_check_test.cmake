@@ -17,7 +17,8 @@ function(expect_refusal name torch_dir text)
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env --unset=Torch_DIR --unset=CMAKE_PREFIX_PATH
       ${CMAKE_COMMAND} -G Ninja -S ${SOURCE} -B ${SCRATCH}/build-${name} -DMODULE=${MODULE}
-      -DTorch_DIR=${torch_dir} -DDRIVETRAIN_PYTHON3=${SCRATCH}/no-python
+      -DTorch_DIR=${torch_dir} -DDRIVETRAIN_PYTHON3=${SCRATCH}/no-python ${ARGN}
+      -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF
     RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(REGEX REPLACE "[ \n]+" " " output "${output}")
   string(FIND "${output}" "${text}" at)
@@ -27,9 +28,13 @@ function(expect_refusal name torch_dir text)
 endfunction()
 
 file(REMOVE_RECURSE ${SCRATCH})
-expect_refusal(absent ${SCRATCH}/nowhere "LibTorch was not found; allowed: 2.9 or newer; run ./dev build")
+expect_refusal(wrong ${SCRATCH}/nowhere "nowhere\", where there is no TorchConfig.cmake; allowed:")
+expect_refusal(absent "" "LibTorch was not found; allowed: 2.9 or newer; pass -DTorch_DIR=")
 fake_torch(old 2.8.0 "")
 expect_refusal(old ${torch} "is too old; allowed: 2.9 or newer")
+fake_torch(other 2.12.1 "")
+expect_refusal(other ${torch} "LibTorch 2.12.1 in ${torch} is not the one that Drivetrain was built with, 2.13.0 in there; allowed: the same minor version"
+  -DDRIVETRAIN_BUILT_WITH=there -DDRIVETRAIN_BUILT_WITH_VERSION=2.13.0)
 fake_torch(abi 2.13.0 "_ZN3c105ErrorC1ENS_14SourceLocationESs")
 expect_refusal(abi ${torch} "was built with the old C++ ABI; allowed: _GLIBCXX_USE_CXX11_ABI=1")
 fake_torch(lonely 2.13.0

@@ -44,6 +44,14 @@ class Dev(unittest.TestCase):
         self.assertNotIn("\n  git\n", run.stderr)
 
 
+class WrongTorch(unittest.TestCase):
+    def test_is_refused_before_anything_is_installed(self):
+        run = dev("setup", Torch_DIR="/nowhere")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn('Torch_DIR is "/nowhere", where there is no TorchConfig.cmake; allowed:',
+                      run.stderr)
+
+
 class FirstExample(unittest.TestCase):
     def test_differs_from_plain_libtorch_by_at_most_8_lines(self):
         plain, train = ((ROOT / "examples/01_first" / name).read_text().splitlines()
