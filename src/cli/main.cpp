@@ -66,6 +66,13 @@ int dispatch(const std::vector<std::string>& arguments) {
   refuse_command(name);
 }
 
+// What was printed may have gone nowhere: to a full disk, say.
+int with_output_written(int code) {
+  if (std::cout.flush()) return code;
+  throw Error("cli",
+              "the output could not be written; allowed: a standard output with room for it");
+}
+
 // A closed standard stream would otherwise become the number of some pipe or socket.
 void open_missing_streams() {
   for (int fd = 0; fd <= 2; ++fd)
@@ -78,7 +85,7 @@ void open_missing_streams() {
 int main(int argc, char** argv) {
   drivetrain::cli::open_missing_streams();
   try {
-    return drivetrain::cli::dispatch({argv + 1, argv + argc});
+    return drivetrain::cli::with_output_written(drivetrain::cli::dispatch({argv + 1, argv + argc}));
   } catch (const drivetrain::ConfigError& error) {
     std::cerr << "drivetrain: " << error.what_happened() << "\n";
     return drivetrain::cli::kUsageError;

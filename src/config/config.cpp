@@ -10,6 +10,8 @@
 
 #include "config/variables.h"
 #include "core/environment.h"
+#include "core/log.h"
+#include "core/sizes.h"
 #include "core/text.h"
 
 #include <unistd.h>
@@ -47,12 +49,32 @@ constexpr Setting kSettings[] = {
      }},
 };
 
-// Read elsewhere: set by the launcher for its processes, or by other rooms.
-constexpr const char* kReadElsewhere[] = {
-    "DRIVETRAIN_STORE_FD",         "DRIVETRAIN_ERROR_FILE",     "DRIVETRAIN_LOG_LEVEL",
-    "DRIVETRAIN_TERMINAL_COLUMNS", "DRIVETRAIN_CPU_CAPABILITY", "DRIVETRAIN_SIM_DEVICES",
-    "DRIVETRAIN_SIM_MEMORY",       "DRIVETRAIN_SIM_BANDWIDTH",  "DRIVETRAIN_SIM_PROTECT",
+// Read by other rooms, maybe late or never, so a wrong value is told here: `check` throws.
+struct ReadElsewhere {
+  const char* name;
+  void (*check)(const std::string& what, const std::string& text);
 };
+
+constexpr ReadElsewhere kReadElsewhere[] = {
+    {"DRIVETRAIN_LOG_LEVEL",
+     [](const std::string& what, const std::string& text) { core::parse_log_level(what, text); }},
+    {"DRIVETRAIN_CPU_CAPABILITY",
+     [](const std::string& what, const std::string& text) {
+       core::parse_choice(what, text, {"scalar", "avx2", "avx512"});
+     }},
+    {"DRIVETRAIN_SIM_DEVICES",
+     [](const std::string& what, const std::string& text) { core::parse_int(what, text, 1, 64); }},
+    {"DRIVETRAIN_SIM_MEMORY",
+     [](const std::string& what, const std::string& text) { core::parse_bytes(what, text); }},
+    {"DRIVETRAIN_SIM_BANDWIDTH",
+     [](const std::string& what, const std::string& text) { core::parse_bytes(what, text); }},
+    {"DRIVETRAIN_SIM_PROTECT",
+     [](const std::string& what, const std::string& text) { core::parse_bool(what, text); }},
+};
+
+// Set by the launcher for its processes, not by people.
+constexpr const char* kOfTheLauncher[] = {"DRIVETRAIN_STORE_FD", "DRIVETRAIN_ERROR_FILE",
+                                          "DRIVETRAIN_TERMINAL_COLUMNS"};
 
 void apply(const Setting& setting, Config& config) {
   const auto text = core::environment(setting.name);
@@ -68,6 +90,13 @@ void apply(const Setting& setting, Config& config) {
   config = other;
 }
 
+std::vector<std::string> settable() {
+  std::vector<std::string> names;
+  for (const Setting& setting : kSettings) names.emplace_back(setting.name);
+  for (const ReadElsewhere& other : kReadElsewhere) names.emplace_back(other.name);
+  return names;
+}
+
 // A mistyped name would otherwise be a setting that does nothing.
 void refuse_unknown_names() {
   std::vector<std::string> names;
@@ -76,15 +105,14 @@ void refuse_unknown_names() {
   for (const auto& [name, near] : config::unknown_variables(names))
     throw ConfigError(str("environment variable ", name, " is unknown",
                           near.empty() ? std::string() : str(", did you mean ", near, "?"),
-                          "; allowed: ", core::join(config::known_variables()),
-                          "; correct or unset it"));
+                          "; allowed: ", core::join(settable()), "; correct or unset it"));
 }
 
 }  // namespace
 
 std::vector<std::string> config::known_variables() {
-  std::vector<std::string> known(std::begin(kReadElsewhere), std::end(kReadElsewhere));
-  for (const Setting& setting : kSettings) known.emplace_back(setting.name);
+  std::vector<std::string> known = settable();
+  known.insert(known.end(), std::begin(kOfTheLauncher), std::end(kOfTheLauncher));
   return known;
 }
 
@@ -114,6 +142,8 @@ Config Config::from_environment() {
   refuse_unknown_names();
   Config config;
   for (const Setting& setting : kSettings) apply(setting, config);
+  for (const auto& [name, check] : kReadElsewhere)
+    if (const auto text = core::environment(name)) check(str("environment variable ", name), *text);
   if (config.cpu && config.accelerator != "auto" && config.accelerator != "cpu")
     throw ConfigError(str("DRIVETRAIN_CPU asks for the CPU, but DRIVETRAIN_ACCELERATOR is \"",
                           config.accelerator, "\"; allowed: auto or cpu with it; unset one"));

@@ -3,6 +3,7 @@
 
 #include <drivetrain/error.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -62,6 +63,14 @@ std::optional<bool> environment_bool(const std::string& name) {
   const auto text = environment(name);
   if (!text) return std::nullopt;
   return parse_bool("environment variable " + name, *text);
+}
+
+size_t parse_choice(const std::string& what, const std::string& text,
+                    const std::vector<std::string>& names) {
+  const auto found = std::find(names.begin(), names.end(), lower(trim(text)));
+  if (found != names.end()) return static_cast<size_t>(found - names.begin());
+  throw ConfigError(
+      str(what, " is \"", text, "\"; allowed: ", join(names), "; correct or unset it"));
 }
 
 }  // namespace drivetrain::core

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace drivetrain::core {
 
@@ -24,5 +25,9 @@ int64_t parse_int(const std::string& what, const std::string& text, int64_t mini
 double parse_double(const std::string& what, const std::string& text, double minimum,
                     double maximum);
 bool parse_bool(const std::string& what, const std::string& text);
+
+// Which of the names it is, in any case.
+size_t parse_choice(const std::string& what, const std::string& text,
+                    const std::vector<std::string>& names);
 
 }  // namespace drivetrain::core

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/log.h"
 
-#include <drivetrain/error.h>
-
-#include <array>
 #include <string>
+#include <vector>
 
 #include "core/environment.h"
 #include "core/rank_label.h"
@@ -15,17 +13,19 @@
 namespace drivetrain::core {
 namespace {
 
-const std::array<std::string, 5> kNames = {"debug", "info", "warning", "error", "off"};
+const std::vector<std::string> kNames = {"debug", "info", "warning", "error", "off"};
 
 LogLevel level_from_environment() {
-  const std::string name = environment("DRIVETRAIN_LOG_LEVEL").value_or("warning");
-  for (size_t i = 0; i < kNames.size(); ++i)
-    if (lower(name) == kNames[i]) return static_cast<LogLevel>(i);
-  throw ConfigError(str("environment variable DRIVETRAIN_LOG_LEVEL is \"", name,
-                        "\"; allowed: ", join(kNames), "; correct or unset it"));
+  const auto name = environment("DRIVETRAIN_LOG_LEVEL");
+  return name ? parse_log_level("environment variable DRIVETRAIN_LOG_LEVEL", *name)
+              : LogLevel::warning;
 }
 
 }  // namespace
+
+LogLevel parse_log_level(const std::string& what, const std::string& text) {
+  return static_cast<LogLevel>(parse_choice(what, text, kNames));
+}
 
 void log(LogLevel level, std::string_view text) {
   static const LogLevel lowest = level_from_environment();

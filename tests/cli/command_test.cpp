@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/text.h"
 #include "launcher.h"
 #include "run_shell.h"
 
@@ -27,6 +28,17 @@ TEST(Command, TellsItsVersionAndItsSubcommands) {
   EXPECT_THAT(help.text, HasSubstr("env         Print what is known"));
   EXPECT_THAT(help.text, HasSubstr("doctor      Check this machine"));
   EXPECT_EQ(shell(DRIVETRAIN_COMMAND).code, 2);
+}
+
+TEST(Command, FailsWhereItsOutputIsLost) {
+  for (const char* command : {" env", " --version", " --help"}) {
+    const ShellResult result =
+        run_shell(core::str(DRIVETRAIN_COMMAND, command, " 2>&1 >/dev/full"));
+    EXPECT_EQ(result.code, 1) << command;
+    EXPECT_EQ(result.text,
+              "drivetrain: the output could not be written; allowed: a standard output with room "
+              "for it\n");
+  }
 }
 
 TEST(Command, SuggestsTheNearestSubcommand) {

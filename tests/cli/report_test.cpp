@@ -91,6 +91,16 @@ TEST(FailureText, TellsEverythingKnown) {
   EXPECT_THAT(text, HasSubstr("killed after the grace period: rank 3"));
 }
 
+TEST(FailureText, TellsWhoHadLeftAndWhatAKillMayMean) {
+  const std::string text = failure_text({outcome(0, SIGKILL, 1), outcome(1, 0, 0)}, 0);
+  EXPECT_THAT(text, HasSubstr("signal 9 (SIGKILL: Killed); the kernel sends it where memory has "
+                              "run out: see dmesg"));
+  EXPECT_THAT(text, HasSubstr("\n  ended before it, with exit code 0: rank 1"));
+  const std::string later = failure_text({outcome(0, code(1), 0), outcome(1, 0, 1)}, 0);
+  EXPECT_THAT(later, Not(HasSubstr("ended before it")));
+  EXPECT_THAT(later, Not(HasSubstr("dmesg")));
+}
+
 class ErrorFile : public ::testing::Test {
  protected:
   std::string path_ = ::testing::TempDir() + core::str("error-", ::getpid(), ".json");

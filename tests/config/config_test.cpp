@@ -54,7 +54,15 @@ TEST(Config, AWrongValueNamesTheVariable) {
        {std::tuple("DRIVETRAIN_CPU", "maybe", "DRIVETRAIN_CPU is \"maybe\"; allowed: yes"),
         std::tuple("ACCELERATE_DEBUG_MODE", "2", "ACCELERATE_DEBUG_MODE is \"2\""),
         std::tuple("DRIVETRAIN_TIMEOUT", "0", "DRIVETRAIN_TIMEOUT is \"0\"; allowed: a number"),
-        std::tuple("DRIVETRAIN_TIMEOUT", "10s", "DRIVETRAIN_TIMEOUT is \"10s\"")}) {
+        std::tuple("DRIVETRAIN_TIMEOUT", "10s", "DRIVETRAIN_TIMEOUT is \"10s\""),
+        std::tuple("DRIVETRAIN_LOG_LEVEL", "loud",
+                   "DRIVETRAIN_LOG_LEVEL is \"loud\"; allowed: debug, info, warning, error, off"),
+        std::tuple("DRIVETRAIN_CPU_CAPABILITY", "sse2",
+                   "DRIVETRAIN_CPU_CAPABILITY is \"sse2\"; allowed: scalar, avx2, avx512"),
+        std::tuple("DRIVETRAIN_SIM_DEVICES", "65", "DRIVETRAIN_SIM_DEVICES is \"65\"; allowed: a"),
+        std::tuple("DRIVETRAIN_SIM_MEMORY", "much", "DRIVETRAIN_SIM_MEMORY is \"much\""),
+        std::tuple("DRIVETRAIN_SIM_BANDWIDTH", "-1", "DRIVETRAIN_SIM_BANDWIDTH is \"-1\""),
+        std::tuple("DRIVETRAIN_SIM_PROTECT", "maybe", "DRIVETRAIN_SIM_PROTECT is \"maybe\"")}) {
     CleanEnv env(Variables{{name, value}});
     EXPECT_ERROR(Config::from_environment(), ConfigError, text);
   }

@@ -43,7 +43,11 @@ std::vector<int> ranks_where(const std::vector<RankOutcome>& outcomes, Predicate
 
 std::string how_it_failed(const RankOutcome& outcome) {
   if (!outcome.exec_problem.empty()) return str("could not be run: ", outcome.exec_problem);
-  return str("failed: ", describe(outcome.status));
+  const bool is_killed_from_outside =
+      WIFSIGNALED(outcome.status) && !outcome.was_ended && WTERMSIG(outcome.status) == SIGKILL;
+  return str(
+      "failed: ", describe(outcome.status),
+      is_killed_from_outside ? "; the kernel sends it where memory has run out: see dmesg" : "");
 }
 
 json json_of(const RankOutcome& outcome, bool is_first) {
@@ -118,11 +122,14 @@ std::string failure_text(const std::vector<RankOutcome>& outcomes, size_t first)
     out += str("\n  it was in: ", blamed.error->collective);
   if (blamed.error) out += str("\n  error: ", blamed.error->message);
   const auto others = [&](const RankOutcome& o) { return o.rank != blamed.rank && o.status != 0; };
+  const auto done =
+      ranks_where(outcomes, [&](const auto& o) { return o.status == 0 && o.order < blamed.order; });
   const auto failed =
       ranks_where(outcomes, [&](const auto& o) { return others(o) && !o.was_ended; });
   const auto ended = ranks_where(outcomes, [&](const auto& o) { return others(o) && o.was_ended; });
   const auto killed =
       ranks_where(outcomes, [&](const auto& o) { return others(o) && o.was_killed; });
+  if (!done.empty()) out += str("\n  ended before it, with exit code 0: ", ranks_text(done));
   if (!failed.empty()) out += str("\n  failed after it: ", ranks_text(failed));
   if (!ended.empty()) out += str("\n  ended because of it: ", ranks_text(ended));
   if (!killed.empty()) out += str("\n  killed after the grace period: ", ranks_text(killed));
