@@ -5,19 +5,18 @@
 // usage: bench_adam 25m|small
 #include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <drivetrain/backends.h>
 #include <torch/torch.h>
 
 #include <cstring>
 #include <thread>
 
 #include "blocks.h"
-#include "hardware/kernels/adam.h"
-#include "hardware/kernels/registry.h"
 #include "mlp.h"
 
 namespace {
 
-using namespace drivetrain::hardware::kernels;
+using namespace drivetrain::kernels;
 using Tensors = std::vector<at::Tensor>;
 
 constexpr double kLr = 1e-3, kBeta1 = 0.9, kBeta2 = 0.999, kEps = 1e-8, kDecay = 0.01;

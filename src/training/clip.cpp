@@ -10,6 +10,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <drivetrain/accelerator.h>
+#include <drivetrain/backends.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +20,6 @@
 #include "core/rank_label.h"
 #include "core/text.h"
 #include "hardware/kernels/grad_norm.h"
-#include "hardware/kernels/registry.h"
 #include "training/refuse.h"
 
 namespace drivetrain {
@@ -66,12 +66,17 @@ void require_finite(const std::vector<at::Tensor>& parameters, const at::Tensor&
                                      "their norm is not; nothing was clipped"));
 }
 
+std::string backend_of(const at::Tensor& tensor) {
+  return c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true);
+}
+
 // By the hardware room's kernel, which reads the gradients once and writes them only where they
 // have to shrink. `check(norm)` may throw before that.
 template <class Check>
 at::Tensor clip_by_kernel(const std::vector<at::Tensor>& gradients, double max_norm, Check check) {
-  using namespace hardware::kernels;  // NOLINT(google-build-using-namespace)
-  const auto kernel = kernel_registry().load<GradNormKernel>("grad_norm", "cpu");
+  using namespace kernels;  // NOLINT(google-build-using-namespace)
+  const auto kernel =
+      kernel_registry().load<GradNormKernel>("grad_norm", backend_of(gradients.front()));
   const at::Tensor norm = at::scalar_tensor(kernel(gradients, std::nullopt).norm(), at::kFloat);
   check(norm);
   const double factor = max_norm / (norm.item<double>() + 1e-6);
@@ -79,9 +84,14 @@ at::Tensor clip_by_kernel(const std::vector<at::Tensor>& gradients, double max_n
   return norm;
 }
 
+// On one device that has such a kernel, and what every kernel serves.
 bool is_served_by_kernel(const std::vector<at::Tensor>& gradients, double norm_type) {
+  const at::Device device = gradients.front().device();
   return norm_type == 2 &&
-         std::ranges::all_of(gradients, hardware::kernels::is_served_by_cpu_grad_norm);
+         kernels::kernel_registry().has("grad_norm", backend_of(gradients.front())) &&
+         std::ranges::all_of(gradients, [&](const at::Tensor& gradient) {
+           return gradient.device() == device && kernels::is_served_by_grad_norm(gradient);
+         });
 }
 
 }  // namespace

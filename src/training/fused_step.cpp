@@ -11,6 +11,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/TensorOptions.h>
+#include <drivetrain/backends.h>
 #include <drivetrain/optimizer.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -21,9 +22,6 @@
 #include <optional>
 #include <tuple>
 #include <unordered_set>
-
-#include "hardware/kernels/adam.h"
-#include "hardware/kernels/registry.h"
 
 namespace drivetrain::detail {
 namespace {
@@ -108,7 +106,7 @@ at::Tensor ready(const at::Tensor& parameter, Accessor access) {
 template <class Options>
 bool step_by_own_kernel(at::ScalarType type, c10::DeviceType device, Operands& o,
                         const Options& options, bool decoupled) {
-  using namespace hardware::kernels;  // NOLINT(google-build-using-namespace)
+  using namespace kernels;  // NOLINT(google-build-using-namespace)
   const std::string backend = c10::DeviceTypeName(device, /*lower_case=*/true);
   if (type != at::kFloat || !kernel_registry().has("adam", backend)) return false;
   const AdamTensors tensors = {.parameters = std::move(o.parameters),

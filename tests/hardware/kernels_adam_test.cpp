@@ -14,7 +14,7 @@
 #include "hardware/kernels/adam.h"
 #include "kernels_levels.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 namespace {
 
 namespace optim = torch::optim;
@@ -390,4 +390,4 @@ TEST_F(AdamRefusals, StepsBelowOne) {
 }
 
 }  // namespace
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

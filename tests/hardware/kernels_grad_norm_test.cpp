@@ -16,7 +16,7 @@
 #include "hardware/kernels/grad_norm.h"
 #include "kernels_levels.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -201,4 +201,4 @@ TEST(Blocks, RunOnSeveralThreadsAtOnce) {
 }
 
 }  // namespace
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

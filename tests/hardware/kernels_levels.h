@@ -11,7 +11,7 @@
 
 #include "hardware/kernels/cpu_level.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 
 inline std::vector<CpuLevel> levels_here() {
   std::vector<CpuLevel> levels;
@@ -44,4 +44,4 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return at::equal(a.contiguous().view(bits), b.contiguous().view(bits));
 }
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,12 +9,10 @@
 #include <vector>
 
 #include "expect_error.h"
-#include "hardware/kernels/adam.h"
 #include "hardware/kernels/cpu_level.h"
-#include "hardware/kernels/registry.h"
 #include "scoped_env.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 namespace {
 
 using Answer = std::function<int()>;
@@ -185,4 +184,4 @@ TEST(BuiltinKernels, AWrongLevelIsRefused) {
 }
 
 }  // namespace
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

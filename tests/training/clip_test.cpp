@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
+#include <drivetrain/backends.h>
 #include <drivetrain/drivetrain.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "expect_error.h"
 #include "test_device.h"
@@ -159,6 +162,32 @@ TEST(ClipGradValue, ClampsEveryElement) {
   for (const size_t i : {0, 2, 3}) EXPECT_TRUE(torch::equal(ours[i].grad(), theirs[i].grad()));
   EXPECT_ERROR(Accelerator().clip_grad_value_({}, -1), std::invalid_argument,
                "clip_value is -1; allowed: 0 or more");
+}
+
+// A kernel of the user's serves its accelerator: asked for the norm, then to scale.
+TEST(ClipGradNorm, GoesThroughTheBestRegisteredKernel) {
+  std::vector<std::optional<double>> factors;
+  const kernels::GradNormKernel count = [&](const std::vector<at::Tensor>& tensors,
+                                            std::optional<double> factor) {
+    EXPECT_EQ(tensors.size(), 1);
+    factors.push_back(factor);
+    return kernels::GradNorm{.sum_of_squares = 25};
+  };
+  const std::string backend = c10::DeviceTypeName(here::device().type(), /*lower_case=*/true);
+  kernels::kernel_registry().add({.operation = "grad_norm",
+                                  .name = "counting",
+                                  .backend = backend,
+                                  .priority = 99,
+                                  .run = count});
+  auto x = here::zeros({2}).requires_grad_();
+  x.mutable_grad() = here::ones({2});
+  EXPECT_FLOAT_EQ(Accelerator().clip_grad_norm_({x}, 10).item<float>(), 5);
+  EXPECT_FLOAT_EQ(Accelerator().clip_grad_norm_({x}, 1).item<float>(), 5);
+  kernels::kernel_registry().remove("grad_norm", backend, "counting");
+  ASSERT_EQ(factors.size(), 3);
+  EXPECT_EQ(factors[0], std::nullopt);
+  EXPECT_EQ(factors[1], std::nullopt);
+  EXPECT_NEAR(factors[2].value_or(0), 0.2, 1e-6);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Prepared optimizers against the classes of torch::optim that they stand in for.
 #include <torch/torch.h>
 
+#include <drivetrain/backends.h>
 #include <drivetrain/optimizer.h>
 #include <gtest/gtest.h>
 
@@ -9,9 +10,7 @@
 #include <sstream>
 #include <tuple>
 
-#include "hardware/kernels/adam.h"
 #include "hardware/kernels/cpu_level.h"
-#include "hardware/kernels/registry.h"
 #include "scoped_env.h"
 #include "test_device.h"
 
@@ -97,7 +96,7 @@ TEST(PreparedOptimizer, AdamEqualsTheClass) {
 }
 
 TEST(PreparedOptimizer, AdamEqualsTheClassOnEveryInstructionSet) {
-  using namespace hardware::kernels;
+  using namespace kernels;
   for (const CpuLevel level : kCpuLevels) {
     if (!why_lacking(level).empty()) continue;
     const ScopedEnv forced("DRIVETRAIN_CPU_CAPABILITY", name_of(level));
@@ -110,7 +109,7 @@ TEST(PreparedOptimizer, AdamEqualsTheClassOnEveryInstructionSet) {
 
 // A kernel of the user's for Adam serves float32 parameters of its accelerator, and those alone.
 TEST(PreparedOptimizer, StepsThroughTheBestRegisteredKernel) {
-  using namespace hardware::kernels;
+  using namespace kernels;
   std::vector<AdamStep> calls;
   size_t tensors = 0;
   const AdamKernel count = [&](const AdamTensors& t, const AdamStep& step) {

@@ -10,7 +10,7 @@
 #include "hardware/kernels/blocks.h"
 #include "hardware/kernels/memory.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 
 namespace {
 
@@ -191,4 +191,4 @@ AdamKernel cpu_adam(const Loops& loops) {
   return [&loops](const AdamTensors& tensors, const AdamStep& step) { run(loops, tensors, step); };
 }
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

@@ -5,7 +5,7 @@
 
 #include "hardware/kernels/loops.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 namespace {
 
 inline __m128i load_16(const void* from) {
@@ -67,5 +67,5 @@ struct Eight {
 
 const Loops kAvx2Loops = {&adam_loop<Eight>, &squares_loop<Eight>, &scale_loop<Eight>};
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels
 #endif

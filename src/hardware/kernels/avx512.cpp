@@ -5,7 +5,7 @@
 
 #include "hardware/kernels/loops.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 namespace {
 
 inline __m256i load_32(const void* from) {
@@ -67,5 +67,5 @@ struct Sixteen {
 
 const Loops kAvx512Loops = {&adam_loop<Sixteen>, &squares_loop<Sixteen>, &scale_loop<Sixteen>};
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels
 #endif

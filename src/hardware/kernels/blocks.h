@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 
 // The tensors are laid end to end, each from a multiple of kAlignment on, and the whole is cut
 // every kBlock elements. So a block holds pieces of one tensor or of many, and which pieces it
@@ -53,4 +53,4 @@ class Blocks {
 // compiled for OpenMP, and on threads beside LibTorch's in one compiled for another OpenMP.
 void run_blocks(int64_t count, c10::function_ref<void(int64_t)> task);
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

@@ -9,7 +9,7 @@
 #include "hardware/kernels/cpu_level.h"
 #include "hardware/kernels/grad_norm.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 namespace {
 
 std::string why_not_forced(CpuLevel level) {
@@ -38,4 +38,4 @@ void add_builtin_kernels(KernelRegistry& registry) {
   }
 }
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hardware/kernels/cpu_level.h"
 
-#include <drivetrain/error.h>
-
 #include <vector>
 
 #include "core/environment.h"
 #include "core/text.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 
 using core::str;
 
@@ -56,12 +54,8 @@ std::optional<CpuLevel> forced_cpu_level() {
   const auto text = core::environment(kVariable);
   if (!text) return std::nullopt;
   std::vector<std::string> names;
-  for (const CpuLevel level : kCpuLevels) {
-    if (core::lower(core::trim(*text)) == name_of(level)) return level;
-    names.emplace_back(name_of(level));
-  }
-  throw ConfigError(str("environment variable ", kVariable, " is \"", *text,
-                        "\"; allowed: ", core::join(names), "; correct or unset it"));
+  for (const CpuLevel level : kCpuLevels) names.emplace_back(name_of(level));
+  return kCpuLevels[core::parse_choice(str("environment variable ", kVariable), *text, names)];
 }
 
 const Loops& loops_of(CpuLevel level) {
@@ -74,4 +68,4 @@ const Loops& loops_of(CpuLevel level) {
   return kScalarLoops;
 }
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

@@ -9,7 +9,7 @@
 
 #include "hardware/kernels/ranges.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 
 enum class CpuLevel : uint8_t { scalar, avx2, avx512 };
 inline constexpr std::array kCpuLevels = {CpuLevel::scalar, CpuLevel::avx2, CpuLevel::avx512};
@@ -28,4 +28,4 @@ std::optional<CpuLevel> forced_cpu_level();
 // Requires: why_lacking(level) is "".
 const Loops& loops_of(CpuLevel level);
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

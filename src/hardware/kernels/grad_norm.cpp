@@ -9,7 +9,7 @@
 #include "hardware/kernels/blocks.h"
 #include "hardware/kernels/memory.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 
 namespace {
 
@@ -27,7 +27,7 @@ struct Found {
 
 void check(const std::vector<at::Tensor>& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (is_served_by_cpu_grad_norm(tensors[i])) continue;
+    if (is_served_by_grad_norm(tensors[i]) && tensors[i].is_cpu()) continue;
     const std::string what =
         tensors[i].defined()
             ? core::str(tensors[i].scalar_type(), " of shape ", tensors[i].sizes(), " on ",
@@ -102,8 +102,8 @@ GradNorm run(const Loops& loops, const std::vector<at::Tensor>& tensors,
 
 }  // namespace
 
-bool is_served_by_cpu_grad_norm(const at::Tensor& tensor) {
-  return is_plain_memory(tensor) && element_of(tensor.scalar_type()) != Element::none;
+bool is_served_by_grad_norm(const at::Tensor& tensor) {
+  return is_dense(tensor) && element_of(tensor.scalar_type()) != Element::none;
 }
 
 GradNormKernel cpu_grad_norm(const Loops& loops) {
@@ -112,4 +112,4 @@ GradNormKernel cpu_grad_norm(const Loops& loops) {
   };
 }
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

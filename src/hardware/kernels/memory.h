@@ -6,7 +6,7 @@
 
 #include "hardware/kernels/ranges.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 
 inline Element element_of(at::ScalarType type) {
   if (type == at::kFloat) return Element::float32;
@@ -15,10 +15,15 @@ inline Element element_of(at::ScalarType type) {
   return Element::none;
 }
 
-// Whether the elements of a tensor lie in host memory without gaps or overlap.
-inline bool is_plain_memory(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+// Whether the elements of a tensor lie without gaps or overlap.
+inline bool is_dense(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided &&
          tensor.is_non_overlapping_and_dense();
+}
+
+// And in host memory.
+inline bool is_plain_memory(const at::Tensor& tensor) {
+  return is_dense(tensor) && tensor.is_cpu();
 }
 
 // As LibTorch's in-place operations do: backward then notices that a saved tensor has changed.
@@ -26,4 +31,4 @@ inline void mark_written(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

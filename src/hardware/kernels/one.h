@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 namespace {
 
 struct Half {
@@ -83,4 +83,4 @@ struct One {
 };
 
 }  // namespace
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 
 enum class Element : uint8_t { none, float32, float16, bfloat16 };
 
@@ -55,4 +55,4 @@ extern const Loops kAvx2Loops;    // requires AVX2 and F16C
 extern const Loops kAvx512Loops;  // requires AVX-512F
 #endif
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels

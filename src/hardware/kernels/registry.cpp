@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hardware/kernels/registry.h"
-
+#include <drivetrain/backends.h>
 #include <drivetrain/error.h>
 
 #include <algorithm>
@@ -10,7 +9,7 @@
 #include "core/text.h"
 #include "hardware/kernels/builtin.h"
 
-namespace drivetrain::hardware::kernels {
+namespace drivetrain::kernels {
 
 using core::str;
 
@@ -167,4 +166,4 @@ KernelRegistry& kernel_registry() {
   return *registry;
 }
 
-}  // namespace drivetrain::hardware::kernels
+}  // namespace drivetrain::kernels
