@@ -15,13 +15,21 @@
 namespace drivetrain::hardware {
 namespace {
 
-// One row a library: it is wanted where the variable is set.
+// One row a library: it is wanted where the variable is set, or its accelerator asked for.
 struct Plugin {
   const char* variable;
+  const char* accelerator;
   const char* library;
+
+  // The setting that asks for it, or "".
+  std::string request() const {
+    if (core::environment(variable)) return variable;
+    const bool is_chosen = core::environment("DRIVETRAIN_ACCELERATOR") == accelerator;
+    return is_chosen ? core::str("DRIVETRAIN_ACCELERATOR=", accelerator) : "";
+  }
 };
 
-constexpr Plugin kPlugins[] = {{"DRIVETRAIN_SIM_DEVICES", "libdrivetrain_sim.so.0"}};
+constexpr Plugin kPlugins[] = {{"DRIVETRAIN_SIM_DEVICES", "sim", "libdrivetrain_sim.so.0"}};
 constexpr const char* kEntry = "drivetrain_load_plugin";
 
 // The folder that this library was loaded from.
@@ -32,7 +40,7 @@ std::filesystem::path own_folder() {
   return std::filesystem::path(info.dli_fname).parent_path();
 }
 
-void load(const Plugin& plugin) {
+void load(const Plugin& plugin, const std::string& request) {
   const std::string beside = (own_folder() / plugin.library).string();
   void* library = dlopen(beside.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) library = dlopen(plugin.library, RTLD_NOW | RTLD_GLOBAL);
@@ -40,7 +48,7 @@ void load(const Plugin& plugin) {
   auto* entry = library == nullptr ? nullptr : reinterpret_cast<void (*)()>(dlsym(library, kEntry));
   if (entry == nullptr)
     throw ConfigError(core::str(
-        "environment variable ", plugin.variable, " asks for ", plugin.library,
+        "environment variable ", request, " asks for ", plugin.library,
         ", which cannot be loaded: ", reason != nullptr ? reason : "it is another library",
         "; allowed: where it is installed beside libdrivetrain or the loader "
         "finds it; install it or unset the variable"));
@@ -55,7 +63,7 @@ void load_plugins() {
   const std::lock_guard<std::mutex> lock(mutex);
   if (done) return;
   for (const Plugin& plugin : kPlugins)
-    if (core::environment(plugin.variable)) load(plugin);
+    if (const std::string request = plugin.request(); !request.empty()) load(plugin, request);
   done = true;
 }
 

@@ -36,10 +36,16 @@ std::shared_ptr<BaseAccelerator> choose_hardware(const Config& config) {
   return hardware;
 }
 
-// This rank's device: the one of its local rank, or the only one there is.
+// The device of the local rank; the only one is shared by all.
 at::Device claim_device(BaseAccelerator& hardware, const World& world) {
-  if (hardware.support_set_device() && hardware.device_count() > 1)
+  const int count = hardware.device_count();
+  if (hardware.support_set_device() && count > 1) {
+    if (world.local_rank() >= count)
+      refuse(core::str("local rank ", world.local_rank(), " has no device of its own among ", count,
+                       " of ", hardware.name(), "; allowed: at most ", count,
+                       " processes a machine; start fewer, or set DRIVETRAIN_ACCELERATOR=cpu"));
     hardware.set_device(world.local_rank());
+  }
   return hardware.get_current_device();
 }
 
