@@ -14,3 +14,4 @@
 #include <drivetrain/parallel.h>
 #include <drivetrain/prepared.h>
 #include <drivetrain/progress.h>
+#include <drivetrain/schedule.h>
