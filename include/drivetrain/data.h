@@ -78,6 +78,8 @@ struct DataLoaderStatus {
   uint64_t started = 0;  // when it began, among all passes of the process: the largest is innermost
   int64_t real_size = -1;  // rows of this rank's batch that are no filling; -1: no batch in hand
   bool at_end = false;     // it is the rank's last one
+  int64_t num_taken = 0;   // batches of this pass, this one included
+  int64_t num_left = -1;   // batches that follow on this rank; -1: a stream does not know
 };
 
 namespace data {

@@ -301,9 +301,13 @@ void Engine::pass_ended(const Pass& pass, bool whole, uint64_t epoch) {
 
 void Engine::refresh_status() {
   const Pass* pass = innermost();
-  *status_ = pass == nullptr
-                 ? DataLoaderStatus{}
-                 : DataLoaderStatus{true, pass->started(), pass->real_size(), pass->at_end()};
+  *status_ = pass == nullptr ? DataLoaderStatus{}
+                             : DataLoaderStatus{.active = true,
+                                                .started = pass->started(),
+                                                .real_size = pass->real_size(),
+                                                .at_end = pass->at_end(),
+                                                .num_taken = pass->num_taken(),
+                                                .num_left = pass->num_left()};
 }
 
 }  // namespace drivetrain::data

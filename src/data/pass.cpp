@@ -82,7 +82,9 @@ Pass::Pass(std::shared_ptr<Engine> engine, uint64_t epoch, std::shared_ptr<const
       epoch_(epoch),
       reading_(std::move(reading)),
       error_(std::move(error)),
-      started_(++num_started) {
+      started_(++num_started),
+      length_(reading_ && !reading_->source->is_stream() ? std::optional(reading_->order.count)
+                                                         : engine_->epoch_length(epoch)) {
   if (!reading_) return;
   plan_ = reading_->source->is_stream() ? stream_plan(reading_) : map_plan(reading_);
   const DataLoaderOptions& options = engine_->options_;
@@ -94,6 +96,13 @@ Pass::Pass(std::shared_ptr<Engine> engine, uint64_t epoch, std::shared_ptr<const
                            .rank = engine_->rank(),
                            .world_size = engine_->world_size()},
       std::exchange(plan_, nullptr));
+}
+
+int64_t Pass::num_left() const {
+  if (!length_) return -1;
+  Shard shard = engine_->shard_of(*length_);
+  shard.num_done = done_;
+  return shard.num_batches(engine_->rank());
 }
 
 Pass::~Pass() { end(/*whole=*/false); }
@@ -188,6 +197,8 @@ ErasedBatch Pass::next() {
     final_ = own->final;
     real_size_ = own->part.real_size;
     at_end_ = own->part.last;
+    ++num_taken_;
+    done_ = own->done;
     engine_->batch_taken(*this, epoch_, own->done);
     return own->part.batch;
   } catch (...) {

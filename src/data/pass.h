@@ -25,6 +25,9 @@ class Pass {
   uint64_t started() const { return started_; }
   int64_t real_size() const { return real_size_; }
   bool at_end() const { return at_end_; }
+  int64_t num_taken() const { return num_taken_; }
+  // Batches that follow the one taken last on this rank; -1 if the source does not know.
+  int64_t num_left() const;
 
  private:
   // This rank's part of a round, and what the round says to all.
@@ -50,6 +53,9 @@ class Pass {
   std::optional<OrderedPool> pool_;  // with workers
   uint64_t started_;
   int64_t real_size_ = -1;
+  int64_t num_taken_ = 0;
+  std::optional<int64_t> length_;  // of the epoch, in samples
+  int64_t done_ = 0;               // of them
   bool at_end_ = false;
   bool final_ = false;  // the round in hand is the last one
   bool open_ = true;
