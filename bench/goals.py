@@ -23,7 +23,7 @@ class Program:
 class Goal:
     """A bound on the ratio of the two sides; `margin` is the noise allowed on top of it."""
 
-    ratio: str  # "theirs/ours" or "ours/theirs"
+    ratio: str  # "theirs/ours", "ours/theirs", or "ours-theirs": the difference, in their unit
     bound: str  # ">=" or "<="
     value: float
     margin: float = 0.0
@@ -33,6 +33,8 @@ class Goal:
         return f"{self.bound} {self.value:g}{margin}"
 
     def of(self, ours, theirs):
+        if self.ratio == "ours-theirs":
+            return ours - theirs
         return theirs / ours if self.ratio == "theirs/ours" else ours / theirs
 
     def is_met(self, ratio):
@@ -73,6 +75,10 @@ def at_most(value, margin=0.0):
     return Goal("ours/theirs", "<=", value, margin)
 
 
+def at_most_more(value):
+    return Goal("ours-theirs", "<=", value)
+
+
 # Allowed on top of "not slower": medians of equal programs differ by some percent between runs.
 NOISE = 0.05
 
@@ -96,6 +102,7 @@ PROGRAMS = {
     "grad_norm_25m": Program(("{bin}/bench_grad_norm", "25m"), ("bench_grad_norm",)),
     "grad_norm_small": Program(("{bin}/bench_grad_norm", "small"), ("bench_grad_norm",)),
     "memory_timeline": Program(("{bin}/bench_memory_timeline",), ("bench_memory_timeline",)),
+    "bookkeeping": Program(("{bin}/bench_bookkeeping",), ("bench_bookkeeping",)),
     "loader": Program(("{bin}/bench_loader",), ("bench_loader",)),
     "loader.py": Program(("{python}/python", "{programs}/loader.py")),
 }
@@ -165,6 +172,14 @@ GROUPS = (
     Group(rounds=5, warmups=0, pairs=(
         Pair("memory_timeline", ("memory_timeline", "watched"), ("memory_timeline", "plain"), "us",
              at_most(1, NOISE)),
+    )),
+    # What the loss scale of fp16, and the accumulation scope, add to a step; the ratio is the
+    # difference in microseconds.
+    Group(rounds=5, warmups=0, pairs=(
+        Pair("loss_scale_more", ("bookkeeping", "scaled"), ("bookkeeping", "plain"), "us",
+             at_most_more(3)),
+        Pair("accumulate_more", ("bookkeeping", "scoped"), ("bookkeeping", "plain"), "us",
+             at_most_more(1)),
     )),
     # One epoch of shuffled batches of 64 MNIST-sized samples, read one by one and collated; each
     # side with as many workers as the other.

@@ -193,6 +193,11 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(result["spread"]["ratio"], {"min": 0.25, "median": 0.5, "max": 0.75})
         self.assertEqual(result["samples"], {"ours": [3.0, 1.0, 2.0], "theirs": [4.0, 4.0, 4.0]})
 
+    def test_a_difference_is_judged_in_the_unit_of_the_sides(self):
+        result = self.judged(goals.at_most_more(3), [12.0, 13.0, 20.0], [10.0, 10.0, 10.0])
+        self.assertEqual((result["ratio"], result["verdict"]), (3.0, "ok"))
+        self.assertEqual(self.judged(goals.at_most_more(3), [13.1], [10.0])["verdict"], "short")
+
     def test_one_figure_is_judged_by_its_goal(self):
         within = report.judge_alone("build", goals.at_most(25), 24.9, "min")
         beyond = report.judge_alone("build", goals.at_most(25), 25.1, "min")
