@@ -20,9 +20,11 @@ HEADERS_WITH_TORCH = re.compile(r"(torch|ATen|c10)/|drivetrain/(hardware|backend
 PUBLIC_ROOM = {
     "error.h": "core", "config.h": "config", "hardware.h": "hardware", "backends.h": "hardware",
     "nested.h": "comm", "comm.h": "comm", "collate.h": "data", "data.h": "data", "dataset.h": "data",
-    "memory.h": "hardware", "detail/source.h": "data",
+    "memory.h": "hardware", "precision.h": "precision", "detail/source.h": "data",
+    "detail/accelerator_templates.h": "training",
     "parallel.h": "parallel", "progress.h": "tracking", "prepared.h": "training",
-    "optimizer.h": "training", "schedule.h": "training", "accelerator.h": "training",
+    "optimizer.h": "training", "activation_checkpoint.h": "training",
+    "local_sgd.h": "training", "schedule.h": "training", "accelerator.h": "training",
     "drivetrain.h": "training",
 }
 # Where code may say which backend it is for. Comments may everywhere.

@@ -1,31 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four micro-batches to an update, with one exchange between the ranks: within no_sync gradients
-// add up locally, and the first backward after it averages the sum.
+// Four micro-batches to an update, with one exchange between the ranks.
 #include <drivetrain/drivetrain.h>
 #include <torch/torch.h>
 
 int main() {
   torch::manual_seed(7);
-  drivetrain::Accelerator accelerator;
+  drivetrain::Accelerator accelerator({.gradient_accumulation = {.steps = 4}});
   auto net = accelerator.prepare(torch::nn::Linear(8, 1));
   auto optimizer = accelerator.prepare(torch::optim::SGD(net->parameters(), 0.1));
-  const auto loss_of_random_batch = [&] {
-    const auto x = torch::randn({16, 8}, accelerator.device());
-    return torch::mse_loss(net->forward(x), x.sum(1, /*keepdim=*/true)) / 4;
-  };
   double first = 0, last = 0;
-  for (int step = 0; step < 50; ++step) {
-    optimizer.zero_grad();
-    {
-      const auto no_sync = accelerator.no_sync(net);
-      for (int micro_step = 0; micro_step < 3; ++micro_step)
-        accelerator.backward(loss_of_random_batch());
-    }
-    const auto loss = loss_of_random_batch();
+  int updates = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto micro_batch = accelerator.accumulate(net);
+    const auto x = torch::randn({16, 8}, accelerator.device());
+    const auto loss = torch::mse_loss(net->forward(x), x.sum(1, /*keepdim=*/true));
     accelerator.backward(loss);
     optimizer.step();
+    optimizer.zero_grad();
+    updates += optimizer.outcome() == drivetrain::StepOutcome::stepped ? 1 : 0;
     last = loss.item<double>();
-    if (step == 0) first = last;
+    if (i == 0) first = last;
   }
-  accelerator.print(last < first / 100 ? "learned" : "did not learn");
+  accelerator.print("updates ", updates, last < first / 100 ? " learned" : " did not learn");
 }

@@ -10,9 +10,12 @@
 #include <drivetrain/comm.h>
 #include <drivetrain/config.h>
 #include <drivetrain/data.h>
+#include <drivetrain/hardware.h>
 #include <drivetrain/optimizer.h>
 #include <drivetrain/parallel.h>
+#include <drivetrain/precision.h>
 #include <drivetrain/prepared.h>
+#include <drivetrain/schedule.h>
 
 #include <concepts>
 #include <functional>
@@ -34,12 +37,63 @@ namespace drivetrain {
 
 class BaseAccelerator;
 
+namespace training {
+class StepControl;
+}
+
+// How many micro-batches make one update (accumulate()).
+struct GradientAccumulationOptions {
+  std::optional<int64_t> steps = std::nullopt;  // 1 or more; by default as the environment says
+  bool sync_with_dataloader = true;             // the last batch of a pass completes its group
+  bool sync_each_batch = false;  // average gradients after each micro-batch, not only the last
+};
+
 struct AcceleratorOptions {
   Config config = Config::from_environment();
   // The world to train in, instead of the one that the launcher describes.
   std::optional<World> world = std::nullopt;
   // How gradients are averaged over the ranks.
   DistributedDataParallelOptions ddp = {};
+  // Instead of config.mixed_precision.
+  std::optional<MixedPrecision> mixed_precision = std::nullopt;
+  // The loss scale of fp16; by default a GradScaler. Kept by the caller who wants to save it.
+  std::shared_ptr<LossScaler> scaler = nullptr;
+  // Prepared models give float32 whatever they compute in.
+  bool float32_outputs = true;
+  // Over config.gradient_accumulation_steps micro-batches unless it says how many.
+  GradientAccumulationOptions gradient_accumulation = {};
+  // Prepared schedules step with the updates of their optimizer; if not, whenever they are asked
+  // to.
+  bool step_scheduler_with_optimizer = true;
+  // ... and num_processes times for each, as Accelerate does, for a schedule that is written for
+  // the number of steps that one process would make.
+  bool scale_schedule_by_processes = false;
+};
+
+struct BatchSizeSearch {
+  int64_t starting_batch_size = 128;
+  // The next size to try; by default nine tenths, rounded down, as in Accelerate.
+  std::function<int64_t(int64_t)> reduce = nullptr;
+};
+
+// A micro-batch, from before its forward to after its step; see Accelerator::accumulate.
+class [[nodiscard]] Accumulate {
+ public:
+  ~Accumulate();
+  Accumulate(const Accumulate&) = delete;
+  Accumulate& operator=(const Accumulate&) = delete;
+
+  // Whether it completes its group: gradients are averaged, and the optimizer steps.
+  bool sync_gradients() const noexcept { return is_boundary_; }
+
+ private:
+  friend class Accelerator;
+  Accumulate(std::shared_ptr<training::StepControl> control,
+             std::vector<std::shared_ptr<training::ModelState>> models,
+             const std::optional<DataLoaderStatus>& loader);
+
+  std::shared_ptr<training::StepControl> control_;
+  bool is_boundary_ = true;
 };
 
 class Accelerator {
@@ -89,9 +143,16 @@ class Accelerator {
   // follows its parameters to their device, now and when their model is prepared later.
   template <OptimizerType O>
   PreparedOptimizer<O> prepare(O optimizer) {
-    PreparedOptimizer<O> prepared(std::move(optimizer));
+    PreparedOptimizer<O> prepared(std::move(optimizer), make_gate());
     optimizers_.push_back(prepared.place());
     return prepared;
+  }
+
+  // A learning-rate schedule, made over a prepared optimizer: it steps with its updates, one step
+  // an update whatever the number of processes, unless AcceleratorOptions say otherwise.
+  template <SchedulerType S>
+  PreparedScheduler<S> prepare(S schedule) const {
+    return {std::move(schedule), schedule_steps_, !step_scheduler_with_optimizer_};
   }
 
   // A loader: this rank's share of the batches, on device(). A torch::data loader becomes a
@@ -122,8 +183,53 @@ class Accelerator {
 
   // loss.backward(); gradients are averaged over the ranks when it returns. Collective, unless
   // within no_sync. A rank whose loss does not reach the model counts as zero if it has run
-  // forward.
+  // forward. The loss is divided by the number of micro-batches of its group (accumulate()), and
+  // multiplied by the loss scale of fp16.
   void backward(const at::Tensor& loss);
+
+  // The same for a sum of losses over `count` samples (tokens, say) of this rank. Gradients become
+  // those of the mean over all samples of all micro-batches of the group and of all ranks, exactly,
+  // however they are spread. Collective, one small message more at the end of a group.
+  // Throws std::invalid_argument if the group has losses of the other kind, or, outside of
+  // accumulate(), if there is not exactly one prepared model.
+  void backward(const at::Tensor& loss_sum, int64_t count);
+
+  // A micro-batch of the models, until the end of the scope:
+  //
+  //   for (auto& batch : batches) {
+  //     const auto micro_batch = accelerator.accumulate(model);
+  //     accelerator.backward(loss_of(model->forward(batch.data), batch.target));
+  //     optimizer.step();        // does something once in gradient_accumulation.steps
+  //     optimizer.zero_grad();
+  //   }
+  //
+  // Gradients are averaged over the ranks with the last micro-batch of a group only. Optimizers of
+  // the models' parameters, clipping and zero_grad() do nothing before it, in the scope and after
+  // it. Each set of models counts for itself. The last batch of a pass over a prepared loader
+  // completes its group, whose losses are divided by the number there were; where the program cuts
+  // each batch further, its last accumulate() does, as the batch before tells how many there are.
+  // Ranks must agree. Throws std::invalid_argument without a model.
+  template <class... P>
+  Accumulate accumulate(const P&... models) const {
+    return Accumulate(control_, {state_of(models)...}, innermost_loader());
+  }
+  // Whether the last micro-batch to begin completes its group; true where there was none.
+  bool sync_gradients() const;
+  int64_t gradient_accumulation_steps() const;
+  // From the next group on. Throws std::invalid_argument below 1.
+  void set_gradient_accumulation_steps(int64_t steps);
+  // Completes the group of `models` under way as it is: the next step() is an update. Collective.
+  template <class... P>
+  void flush(const P&... models) const {
+    flush(std::vector{state_of(models)...});
+  }
+
+  // What prepared models compute in. Within such a scope, the rest of the program does, too, or,
+  // with false, a part of a forward does not.
+  MixedPrecision mixed_precision() const noexcept { return mixed_precision_; }
+  Autocast autocast(bool enabled = true) const;
+  // The loss scale of fp16; null without.
+  const std::shared_ptr<LossScaler>& scaler() const;
 
   // Within the scope, backward passes of `model` add up gradients on this rank alone; the first
   // one after it averages the sum.
@@ -149,7 +255,8 @@ class Accelerator {
 
   // Scales the gradients of `parameters` so that their norm, over all of them together, is at most
   // max_norm. Returns the norm before, a 0-dim tensor. Every rank has the same averaged
-  // gradients, so there is nothing to communicate.
+  // gradients, so there is nothing to communicate. A loss scale is taken off before. Within
+  // accumulate(), nothing, and 0, before the last micro-batch of a group.
   // Throws std::invalid_argument if max_norm is negative or norm_type is not positive, and, with
   // error_if_nonfinite, std::runtime_error that names the first parameter whose gradient is.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
@@ -157,6 +264,14 @@ class Accelerator {
 
   // Clamps every element of the gradients to [-clip_value, clip_value].
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) const;
+
+  // The first of the batch sizes of `search` for which attempt(batch_size), a forward and backward
+  // of so many samples, does not run out of memory on any rank. In it, prepared models exchange
+  // nothing, and nothing else collective may be called; drop the gradients afterwards. Another
+  // exception is passed on, and reaches the other ranks as a CommError.
+  // Throws std::runtime_error if not even 1 fits. Collective. Blocks.
+  int64_t find_executable_batch_size(const std::function<void(int64_t)>& attempt,
+                                     const BatchSizeSearch& search = {}) const;
 
   // Every rank's `value`, concatenated along dim 0 in the order of ranks; numbers of rows may
   // differ. 0-dim tensors become one of shape (num_processes). Collective. Blocks.
@@ -265,9 +380,17 @@ class Accelerator {
   }
 
  private:
+  friend class LocalSgd;
   using Sync = std::shared_ptr<parallel::GradientSync>;
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
+  template <class P>
+  static std::shared_ptr<training::ModelState> state_of(const P& model) {
+    if constexpr (requires { model->scope(); })
+      return model->scope().model();
+    else
+      return model.scope().model();
+  }
   template <class P>
   static Sync sync_of(const P& model) {
     if constexpr (requires { model->scope(); })
@@ -282,8 +405,17 @@ class Accelerator {
   detail::ForwardScope adopt(torch::nn::Module& module);
   detail::ForwardScope adopt(const Named& parameters, const Named& buffers);
   void watch(const std::shared_ptr<const DataLoaderStatus>& loader);
+  // The pass under way that began last.
+  std::optional<DataLoaderStatus> innermost_loader() const;
   // How many rows of the batch in hand are no padding; of the innermost pass under way.
   int64_t rows_of_batch() const;
+  std::unique_ptr<detail::StepGate> make_gate() const;
+  static void check_loss(const at::Tensor& loss);
+  void run_backward(const at::Tensor& start);
+  void flush(const std::vector<std::shared_ptr<training::ModelState>>& models) const;
+  // Takes the loss scale off the gradients that clipping is to see. False where they are not
+  // complete yet, so that there is nothing to clip.
+  bool prepare_to_clip(const std::vector<at::Tensor>& parameters) const;
   static at::Tensor keep_real_rows(const at::Tensor& rows, int64_t real_size);
   // [begin, end) of this rank, and how many elements to pad with.
   struct Share {
@@ -292,6 +424,7 @@ class Accelerator {
   Share share_of(int64_t length, bool apply_padding) const;
   static void check_equal_lengths(int64_t first, int64_t other);
   void empty_cache() const;
+  bool fits(int64_t batch_size, const std::function<void(int64_t)>& attempt) const;
 
   template <class Fn>
   auto first_here(bool is_first, Fn&& fn) const;
@@ -304,96 +437,19 @@ class Accelerator {
   std::shared_ptr<BaseAccelerator> hardware_;
   at::Device device_;
   DistributedDataParallelOptions ddp_;
-  // The models prepared, for as long as they live.
-  struct Adopted {
-    std::weak_ptr<parallel::GradientSync> sync;
-    std::vector<const void*> parameters;
-  };
+  MixedPrecision mixed_precision_;
+  std::optional<detail::ForwardCast> cast_;
+  std::shared_ptr<training::StepControl> control_;
+  int schedule_steps_;
+  bool step_scheduler_with_optimizer_;
   void refuse_second_preparation(const Named& parameters) const;
   void move_optimizers();
-  std::vector<Adopted> models_;
   // Where the optimizers prepared are, for as long as they live.
   std::vector<std::weak_ptr<torch::optim::Optimizer*>> optimizers_;
   std::vector<std::weak_ptr<const DataLoaderStatus>> loaders_;
   bool is_triggered_ = false;
 };
 
-// --- implementation of the templates
-
-template <ModuleHolder M>
-Prepared<M> Accelerator::prepare(M model) {
-  detail::ForwardScope scope = adopt(*model);
-  return Prepared<M>(std::move(model), std::move(scope));
-}
-
-template <class S>
-  requires requires(S& module) { module.get_method("forward"); }
-PreparedScript<S> Accelerator::prepare(S module) {
-  Named parameters, buffers;
-  for (const auto& entry : module.named_parameters())
-    parameters.emplace_back(entry.name, entry.value);
-  for (const auto& entry : module.named_buffers()) buffers.emplace_back(entry.name, entry.value);
-  return PreparedScript<S>(module, adopt(parameters, buffers));
-}
-
-template <class T>
-std::vector<T> Accelerator::split_between_processes(const std::vector<T>& inputs,
-                                                    bool apply_padding) const {
-  const Share share = share_of(static_cast<int64_t>(inputs.size()), apply_padding);
-  std::vector<T> mine(inputs.begin() + share.begin, inputs.begin() + share.end);
-  // Never inserts where there is nothing to repeat: padding is 0 then.
-  if (share.padding > 0) mine.insert(mine.end(), share.padding, inputs[share.end - 1]);
-  return mine;
-}
-
-template <class Key, class T>
-std::map<Key, T> Accelerator::split_between_processes(const std::map<Key, T>& inputs,
-                                                      bool apply_padding) const {
-  const auto length = [](const T& value) {
-    if constexpr (std::derived_from<T, at::TensorBase>)
-      return static_cast<int64_t>(value.size(0));
-    else
-      return static_cast<int64_t>(value.size());
-  };
-  std::map<Key, T> mine;
-  for (const auto& [key, value] : inputs) {
-    check_equal_lengths(length(inputs.begin()->second), length(value));
-    mine.emplace(key, split_between_processes(value, apply_padding));
-  }
-  return mine;
-}
-
-template <class Fn>
-auto Accelerator::first_here(bool is_first, Fn&& fn) const {
-  // An exception of the first rank reaches the others as a CommError at their barrier.
-  if (!is_first) wait_for_everyone();
-  if constexpr (std::is_void_v<std::invoke_result_t<Fn>>) {
-    fn();
-    if (is_first) wait_for_everyone();
-  } else {
-    auto result = fn();
-    if (is_first) wait_for_everyone();
-    return result;
-  }
-}
-
-template <class Fn>
-auto Accelerator::run_if(bool runs_here, Fn&& fn) {
-  using Result = std::invoke_result_t<Fn>;
-  if constexpr (std::is_void_v<Result>) {
-    if (runs_here) fn();
-    return runs_here;
-  } else {
-    return runs_here ? std::optional<Result>(fn()) : std::nullopt;
-  }
-}
-
-template <class Object>
-void Accelerator::release(Object& object) {
-  if constexpr (requires { object.reset(); })
-    object.reset();
-  else
-    object = nullptr;
-}
-
 }  // namespace drivetrain
+
+#include <drivetrain/detail/accelerator_templates.h>

@@ -3,10 +3,15 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 
 namespace drivetrain {
+
+// fp16 and bf16: operations run in that type where it is safe (autocast), parameters and their
+// gradients stay float32. fp16 scales the loss (precision.h).
+enum class MixedPrecision { no, fp16, bf16 };
 
 // Resolved once: what the program sets wins over the environment, the environment over the default.
 struct Config {
@@ -22,6 +27,13 @@ struct Config {
   // DRIVETRAIN_DEBUG (or ACCELERATE_DEBUG_MODE): compare every collective over the ranks before it
   // runs, so that a mismatch is an error that names both calls.
   bool debug = false;
+
+  // DRIVETRAIN_MIXED_PRECISION (or ACCELERATE_MIXED_PRECISION): no, fp16 or bf16.
+  MixedPrecision mixed_precision = MixedPrecision::no;
+
+  // DRIVETRAIN_GRADIENT_ACCUMULATION_STEPS (or ACCELERATE_GRADIENT_ACCUMULATION_STEPS): how many
+  // micro-batches make one update.
+  int64_t gradient_accumulation_steps = 1;
 
   // Throws ConfigError if a value does not parse, if two names of one setting disagree, if the CPU
   // and another accelerator are asked for, or if a variable DRIVETRAIN_* is unknown.

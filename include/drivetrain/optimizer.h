@@ -3,10 +3,12 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <drivetrain/precision.h>
 #include <torch/optim/optimizer.h>
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -46,6 +48,16 @@ void move_state(torch::optim::Optimizer& optimizer);
 // Optimizer::zero_grad without its detach_(), which throws for a gradient that is a view.
 void zero_grad(std::vector<torch::optim::OptimizerParamGroup>& groups, bool set_to_none);
 
+// What the Accelerator that prepared an optimizer says of its steps.
+class StepGate {
+ public:
+  virtual ~StepGate() = default;
+  // Whether a step may update the parameters now: if so, it is `stepped`.
+  virtual StepOutcome ask(torch::optim::Optimizer& optimizer, bool has_closure) = 0;
+  // Whether gradients are of micro-batches whose step is still to come.
+  virtual bool keeps_gradients(torch::optim::Optimizer& optimizer) = 0;
+};
+
 }  // namespace detail
 
 template <class O>
@@ -68,24 +80,34 @@ concept OptimizerType = std::derived_from<O, torch::optim::Optimizer>;
 template <OptimizerType O>
 class PreparedOptimizer : public O {
  public:
-  explicit PreparedOptimizer(O&& optimizer) : O(std::move(optimizer)) {
+  explicit PreparedOptimizer(O&& optimizer, std::unique_ptr<detail::StepGate> gate = nullptr)
+      : O(std::move(optimizer)), gate_(std::move(gate)) {
     detail::drop_repeated_parameters(this->param_groups());
     detail::move_state(*this);
   }
   PreparedOptimizer(PreparedOptimizer&& other) noexcept
-      : O(std::move(other)), place_(std::move(other.place_)) {
+      : O(std::move(other)),
+        gate_(std::move(other.gate_)),
+        outcome_(std::move(other.outcome_)),
+        place_(std::move(other.place_)) {
     if (place_) *place_ = this;
   }
   PreparedOptimizer& operator=(PreparedOptimizer&& other) noexcept {
     O::operator=(std::move(other));
+    gate_ = std::move(other.gate_);
+    outcome_ = std::move(other.outcome_);
     place_ = std::move(other.place_);
     if (place_) *place_ = this;
     return *this;
   }
   ~PreparedOptimizer() override = default;
 
-  // One update of all parameters; returns the closure's loss, or an undefined tensor.
+  // One update of all parameters; returns the closure's loss, or an undefined tensor. Nothing,
+  // and the closure is not called, where outcome() then says so: more micro-batches follow, or a
+  // gradient was not finite.
   at::Tensor step(typename O::LossClosure closure = nullptr) override {
+    *outcome_ = gate_ ? gate_->ask(*this, closure != nullptr) : StepOutcome::stepped;
+    if (*outcome_ != StepOutcome::stepped) return {};
     if constexpr (detail::kHasFusedStep<O>) {
       at::Tensor loss;
       if (closure) {
@@ -99,8 +121,17 @@ class PreparedOptimizer : public O {
     }
   }
 
-  // Drops every gradient, or fills it with zeros. Safe on gradients that are views of a chunk.
-  void zero_grad(bool set_to_none = true) { detail::zero_grad(this->param_groups(), set_to_none); }
+  // What the last step() has done; before the first one: accumulating.
+  StepOutcome outcome() const noexcept { return *outcome_; }
+  std::weak_ptr<const StepOutcome> shared_outcome() const noexcept { return outcome_; }
+
+  // Drops every gradient, or fills it with zeros; nothing while micro-batches whose step is still
+  // to come have added to them, so it may stand anywhere in the loop. Safe on gradients that are
+  // views of a chunk.
+  void zero_grad(bool set_to_none = true) {
+    if (gate_ && gate_->keeps_gradients(*this)) return;
+    detail::zero_grad(this->param_groups(), set_to_none);
+  }
 
   // What torch::load calls.
   void load(torch::serialize::InputArchive& archive) override {
@@ -112,8 +143,36 @@ class PreparedOptimizer : public O {
   std::weak_ptr<torch::optim::Optimizer*> place() const noexcept { return place_; }
 
  private:
+  std::unique_ptr<detail::StepGate> gate_;
+  // Null in what was moved from.
+  std::shared_ptr<StepOutcome> outcome_ = std::make_shared<StepOutcome>(StepOutcome::accumulating);
   std::shared_ptr<torch::optim::Optimizer*> place_ =
       std::make_shared<torch::optim::Optimizer*>(this);
+};
+
+// Where a schedule finds its optimizer.
+class OptimizerRef {
+ public:
+  // Requires: `optimizer` stays where it is, and outlives the schedule.
+  OptimizerRef(torch::optim::Optimizer& optimizer) : optimizer_(&optimizer) {}  // NOLINT: implicit
+  // A prepared one may be moved.
+  template <OptimizerType O>
+  OptimizerRef(PreparedOptimizer<O>& optimizer)  // NOLINT: implicit
+      : place_(optimizer.place()), outcome_(optimizer.shared_outcome()) {}
+
+  // Throws std::invalid_argument if the prepared optimizer is gone.
+  torch::optim::Optimizer& get() const;
+
+  // What the last step of a prepared optimizer has done.
+  std::optional<StepOutcome> outcome() const {
+    const auto outcome = outcome_.lock();
+    return outcome ? std::optional(*outcome) : std::nullopt;
+  }
+
+ private:
+  torch::optim::Optimizer* optimizer_ = nullptr;
+  std::weak_ptr<torch::optim::Optimizer*> place_;
+  std::weak_ptr<const StepOutcome> outcome_;
 };
 
 }  // namespace drivetrain

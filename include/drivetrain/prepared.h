@@ -7,10 +7,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <drivetrain/hardware.h>
+#include <drivetrain/nested.h>
+#include <drivetrain/schedule.h>
 #include <torch/nn/pimpl.h>
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
@@ -26,20 +30,55 @@ namespace drivetrain {
 namespace parallel {
 class GradientSync;
 }
+namespace training {
+struct ModelState;
+}
 
 namespace detail {
+
+// The precision that a prepared forward runs in.
+struct ForwardCast {
+  c10::DeviceType device = c10::DeviceType::CPU;
+  at::ScalarType dtype = at::kBFloat16;
+  bool cache_enabled = true;
+  bool float32_outputs = true;
+};
 
 // What surrounds a prepared forward. Shared by all copies of one stand-in.
 class ForwardScope {
  public:
-  explicit ForwardScope(std::shared_ptr<parallel::GradientSync> sync) : sync_(std::move(sync)) {}
+  ForwardScope(std::shared_ptr<training::ModelState> model, std::optional<ForwardCast> cast)
+      : model_(std::move(model)), cast_(cast) {}
 
-  // Collective where buffers are broadcast.
-  void before(bool is_training) const;
-  const std::shared_ptr<parallel::GradientSync>& sync() const noexcept { return sync_; }
+  // Runs `forward`, with autocast if there is a cast; outputs are float32 then unless it says
+  // otherwise. Collective where buffers are broadcast.
+  template <class Forward>
+  decltype(auto) run(bool is_training, Forward&& forward) const {
+    before(is_training);
+    using Result = std::invoke_result_t<Forward>;
+    if (!cast_) return std::forward<Forward>(forward)();
+    const Autocast scope(cast_->device, true, cast_->dtype, cast_->cache_enabled);
+    if constexpr (std::is_void_v<Result> || std::is_reference_v<Result>)
+      return std::forward<Forward>(forward)();
+    else if constexpr (std::is_same_v<Result, c10::IValue>)
+      return to_float32(std::forward<Forward>(forward)());
+    else
+      return Result(map_tensors(std::forward<Forward>(forward)(),
+                                [this](const at::Tensor& tensor) { return to_float32(tensor); }));
+  }
+
+  const std::shared_ptr<training::ModelState>& model() const noexcept { return model_; }
+  // Null in a world of one.
+  std::shared_ptr<parallel::GradientSync> sync() const;
 
  private:
-  std::shared_ptr<parallel::GradientSync> sync_;
+  void before(bool is_training) const;
+  // float16 and bfloat16 become float32 if the cast says so.
+  at::Tensor to_float32(const at::Tensor& tensor) const;
+  c10::IValue to_float32(const c10::IValue& value) const;
+
+  std::shared_ptr<training::ModelState> model_;
+  std::optional<ForwardCast> cast_;
 };
 
 }  // namespace detail
@@ -71,8 +110,9 @@ class PreparedModule : public Impl {
 
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
-    scope_.before(this->is_training());
-    return Impl::forward(std::forward<Args>(args)...);
+    return scope_.run(this->is_training(), [&]() -> decltype(auto) {
+      return Impl::forward(std::forward<Args>(args)...);
+    });
   }
 
   template <class... Args>
@@ -151,8 +191,7 @@ class PreparedScript : public S {
 
   auto forward(std::vector<c10::IValue> inputs,
                const std::unordered_map<std::string, c10::IValue>& kwargs = {}) {
-    scope_.before(this->is_training());
-    return S::forward(std::move(inputs), kwargs);
+    return scope_.run(this->is_training(), [&] { return S::forward(std::move(inputs), kwargs); });
   }
 
   const detail::ForwardScope& scope() const noexcept { return scope_; }
@@ -160,6 +199,36 @@ class PreparedScript : public S {
 
  private:
   detail::ForwardScope scope_;
+};
+
+// What Accelerator::prepare(schedule) returns: a schedule that goes with the updates of its
+// optimizer, so that step() may follow every optimizer.step(), whatever came of it. The schedule
+// itself is behind -> and *, to be stepped by epochs, say.
+template <SchedulerType S>
+class PreparedScheduler {
+ public:
+  // steps: of the schedule for one update. always: a step is one whatever the optimizer did.
+  PreparedScheduler(S schedule, int steps, bool always)
+      : schedule_(std::move(schedule)), steps_(steps), always_(always) {}
+
+  // After an update, steps. Throws what S::step throws.
+  template <class... Metric>
+  void step(const Metric&... metric) {
+    if (!always_ && schedule_.outcome().value_or(StepOutcome::stepped) != StepOutcome::stepped)
+      return;
+    for (int i = 0; i < (always_ ? 1 : steps_); ++i) schedule_.step(metric...);
+  }
+
+  const std::vector<double>& get_last_lr() const noexcept { return schedule_.get_last_lr(); }
+  ScheduleState state_dict() const { return schedule_.state_dict(); }
+  void load_state_dict(const ScheduleState& state) { schedule_.load_state_dict(state); }
+  S* operator->() noexcept { return &schedule_; }
+  S& operator*() noexcept { return schedule_; }
+
+ private:
+  S schedule_;
+  int steps_;
+  bool always_;
 };
 
 }  // namespace drivetrain

@@ -29,23 +29,6 @@
 
 namespace drivetrain {
 
-// Where a schedule finds its optimizer.
-class OptimizerRef {
- public:
-  // Requires: `optimizer` stays where it is, and outlives the schedule.
-  OptimizerRef(torch::optim::Optimizer& optimizer) : optimizer_(&optimizer) {}
-  // A prepared one may be moved.
-  template <OptimizerType O>
-  OptimizerRef(PreparedOptimizer<O>& optimizer) : place_(optimizer.place()) {}
-
-  // Throws std::invalid_argument if the prepared optimizer is gone.
-  torch::optim::Optimizer& get() const;
-
- private:
-  torch::optim::Optimizer* optimizer_ = nullptr;
-  std::weak_ptr<torch::optim::Optimizer*> place_;
-};
-
 // How far a schedule is; its options are not in it. Keys of schedules inside another begin with
 // "0.", "1.", ...
 using ScheduleState = std::map<std::string, std::vector<double>>;
@@ -80,6 +63,8 @@ class LRScheduler {
   int64_t last_epoch() const noexcept { return last_epoch_; }
   // Throws std::invalid_argument if it is gone.
   torch::optim::Optimizer& optimizer() const { return optimizer_.get(); }
+  // What the last step of a prepared optimizer has done; none for a plain one.
+  std::optional<StepOutcome> outcome() const { return optimizer_.outcome(); }
 
   // A schedule of the same class and options that loads it goes on with the same bits. The states
   // of functions are not in it.
@@ -460,6 +445,9 @@ class ChainedScheduler final : public LRScheduler {
   void advance() override;
   void begin() override;
 };
+
+template <class S>
+concept SchedulerType = std::derived_from<S, LRScheduler>;
 
 // The schedules of transformers: lr rises linearly from 0 in `num_warmup_steps` steps (>= 0), and
 // from there to step `num_training_steps` (>= 0) ...

@@ -47,6 +47,16 @@ constexpr Setting kSettings[] = {
      [](Config& config, const std::string& what, const std::string& text) {
        config.debug = core::parse_bool(what, text);
      }},
+    {"DRIVETRAIN_MIXED_PRECISION", "ACCELERATE_MIXED_PRECISION",
+     [](Config& config, const std::string& what, const std::string& text) {
+       constexpr MixedPrecision kinds[] = {MixedPrecision::no, MixedPrecision::fp16,
+                                           MixedPrecision::bf16};
+       config.mixed_precision = kinds[core::parse_choice(what, text, {"no", "fp16", "bf16"})];
+     }},
+    {"DRIVETRAIN_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+     [](Config& config, const std::string& what, const std::string& text) {
+       config.gradient_accumulation_steps = core::parse_int(what, text, 1, 1 << 20);
+     }},
 };
 
 // Read by other rooms, maybe late or never, so a wrong value is told here: `check` throws.

@@ -55,6 +55,7 @@ class GradientSync::State : public std::enable_shared_from_this<State> {
   void start();
   void before_forward(bool training);
   void after_backward();
+  void reduce_now();
   void answer(const Join::Announcement& announcement);
   void replicate_from(int root);
 
@@ -145,6 +146,10 @@ void GradientSync::State::before_forward(bool training) {
 
 void GradientSync::State::after_backward() {
   if (!std::exchange(is_forward_unanswered_, false) || !sync || is_in_backward_) return;
+  reduce_now();
+}
+
+void GradientSync::State::reduce_now() {
   if (overlaps()) hear(Join::Event::backward);
   is_in_backward_ = true;
   ++backward_;
@@ -241,6 +246,10 @@ void GradientSync::before_forward(bool training) {
 
 void GradientSync::after_backward() {
   if (!state_->is_single()) state_->after_backward();
+}
+
+void GradientSync::reduce_now() {
+  if (!state_->is_single()) state_->reduce_now();
 }
 
 bool GradientSync::is_syncing() const { return state_->sync; }

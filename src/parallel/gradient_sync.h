@@ -70,6 +70,9 @@ class GradientSync {
   // the gradients now, as the other ranks do. Without it such a rank leaves the others waiting.
   void after_backward();
 
+  // Collective. Reduces what each rank has accumulated, without a backward.
+  void reduce_now();
+
   // Whether the next backward reduces gradients. If not, they accumulate locally, free of
   // communication and copies; the next one that does reduces the accumulated sums.
   bool is_syncing() const;

@@ -11,7 +11,9 @@
 
 #include "core/text.h"
 #include "parallel/gradient_sync.h"
+#include "training/forward_cast.h"
 #include "training/refuse.h"
+#include "training/step_control.h"
 
 namespace drivetrain {
 
@@ -49,6 +51,27 @@ at::Device claim_device(BaseAccelerator& hardware, const World& world) {
   return hardware.get_current_device();
 }
 
+MixedPrecision choose_precision(const AcceleratorOptions& options) {
+  return options.mixed_precision.value_or(options.config.mixed_precision);
+}
+
+std::shared_ptr<LossScaler> choose_scaler(const AcceleratorOptions& options,
+                                          MixedPrecision precision) {
+  if (precision == MixedPrecision::fp16)
+    return options.scaler ? options.scaler : std::make_shared<GradScaler>();
+  if (options.scaler)
+    refuse(
+        "a loss scaler without fp16, whose small gradients it is for; allowed: with "
+        "mixed_precision = MixedPrecision::fp16; set that, or leave the scaler out");
+  return nullptr;
+}
+
+GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
+  GradientAccumulationOptions accumulation = options.gradient_accumulation;
+  if (!accumulation.steps) accumulation.steps = options.config.gradient_accumulation_steps;
+  return accumulation;
+}
+
 // Every named tensor that exists. A tied one comes under each of its names.
 template <class Dict>
 std::vector<std::pair<std::string, at::Tensor>> defined(const Dict& named) {
@@ -69,14 +92,6 @@ auto for_refusals(const std::vector<std::pair<std::string, at::Tensor>>& paramet
 
 }  // namespace
 
-namespace detail {
-
-void ForwardScope::before(bool is_training) const {
-  if (sync_) sync_->before_forward(is_training);
-}
-
-}  // namespace detail
-
 NoSync::NoSync(std::shared_ptr<parallel::GradientSync> sync)
     : sync_(std::move(sync)), was_syncing_(sync_ && sync_->is_syncing()) {
   if (sync_) sync_->set_sync(false);
@@ -90,7 +105,23 @@ Accelerator::Accelerator(AcceleratorOptions options)
     : world_(options.world ? *options.world : World::from_environment(options.config)),
       hardware_(choose_hardware(options.config)),
       device_(claim_device(*hardware_, world_)),
-      ddp_(std::move(options.ddp)) {}
+      ddp_(options.ddp),
+      mixed_precision_(choose_precision(options)),
+      cast_(training::cast_for(mixed_precision_, device_.type(), options.float32_outputs)),
+      control_(std::make_shared<training::StepControl>(world_, accumulation_of(options),
+                                                       choose_scaler(options, mixed_precision_))),
+      schedule_steps_(options.scale_schedule_by_processes ? world_.world_size() : 1),
+      step_scheduler_with_optimizer_(options.step_scheduler_with_optimizer) {
+  if (options.scale_schedule_by_processes && !options.step_scheduler_with_optimizer)
+    refuse(
+        "scale_schedule_by_processes without step_scheduler_with_optimizer, whose steps it "
+        "multiplies; allowed: both, or neither");
+  if (LossScaler* scaler = control_->scaler())
+    scaler->set_names([control = std::weak_ptr(control_)](const at::Tensor& parameter) {
+      const auto known = control.lock();
+      return known ? known->name_of(parameter) : "";
+    });
+}
 
 Accelerator::~Accelerator() = default;
 
@@ -99,17 +130,13 @@ detail::ForwardScope Accelerator::adopt(torch::nn::Module& module) {
 }
 
 detail::ForwardScope Accelerator::adopt(const Named& parameters, const Named& buffers) {
-  std::erase_if(models_, [](const auto& model) { return model.sync.expired(); });
   refuse_second_preparation(parameters);
   move_tensors_(for_refusals(parameters, buffers), device_);
   move_optimizers();
-  if (!use_distributed()) return detail::ForwardScope(nullptr);
-  auto sync = std::make_shared<parallel::GradientSync>(world_, parameters, buffers, ddp_);
-  Adopted adopted{sync, {}};
-  for (const auto& [name, parameter] : parameters)
-    adopted.parameters.push_back(parameter.unsafeGetTensorImpl());
-  models_.push_back(std::move(adopted));
-  return detail::ForwardScope(std::move(sync));
+  Sync sync;
+  if (use_distributed())
+    sync = std::make_shared<parallel::GradientSync>(world_, parameters, buffers, ddp_);
+  return {control_->add_model(parameters, std::move(sync)), cast_};
 }
 
 void Accelerator::move_optimizers() {
@@ -119,28 +146,12 @@ void Accelerator::move_optimizers() {
 }
 
 void Accelerator::refuse_second_preparation(const Named& parameters) const {
-  for (const auto& [name, parameter] : parameters)
-    for (const Adopted& other : models_)
-      if (std::ranges::count(other.parameters, parameter.unsafeGetTensorImpl()) > 0)
+  for (const auto& model : control_->models())
+    for (const auto& [name, parameter] : parameters)
+      if (model->owns(parameter))
         throw ConfigError(core::str("parameter ", name, " belongs to a model that is prepared ",
                                     "already, so its gradient would be averaged twice; allowed: ",
                                     "one prepare() a model; use the stand-in that it returned"));
-}
-
-void Accelerator::backward(const at::Tensor& loss) {
-  if (!loss.defined() || loss.numel() != 1)
-    refuse(core::str("backward takes a loss of one element; this one ",
-                     loss.defined() ? core::str("has shape ", loss.sizes()) : "is undefined",
-                     "; reduce it with mean() or sum()"));
-  if (!loss.requires_grad())
-    refuse(
-        "the loss does not depend on any parameter that requires a gradient; check that forward "
-        "was not under NoGradGuard and that parameters are not frozen");
-  loss.backward();
-  // With one model it is certain which one this was; a rank whose loss reaches no parameter of it
-  // must still take part in the average.
-  if (models_.size() == 1)
-    if (const auto model = models_[0].sync.lock()) model->after_backward();
 }
 
 void Accelerator::join(const std::function<void()>& body, const JoinOptions& options,
@@ -156,13 +167,18 @@ void Accelerator::watch(const std::shared_ptr<const DataLoaderStatus>& loader) {
   loaders_.push_back(loader);
 }
 
-int64_t Accelerator::rows_of_batch() const {
-  std::shared_ptr<const DataLoaderStatus> innermost;
+std::optional<DataLoaderStatus> Accelerator::innermost_loader() const {
+  std::optional<DataLoaderStatus> innermost;
   for (const auto& weak : loaders_) {
     const auto loader = weak.lock();
     if (loader && loader->active && (!innermost || loader->started > innermost->started))
-      innermost = loader;
+      innermost = *loader;
   }
+  return innermost;
+}
+
+int64_t Accelerator::rows_of_batch() const {
+  const auto innermost = innermost_loader();
   if (!innermost || innermost->real_size < 0)
     refuse(
         "gather_for_metrics was called outside a loop over a prepared loader, so it cannot know "

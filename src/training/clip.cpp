@@ -103,7 +103,8 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   if (!(norm_type > 0))
     refuse(core::str("norm_type is ", norm_type, "; allowed: above 0, infinity included"));
   at::NoGradGuard no_grad;
-  const auto gradients = gradients_of(parameters);
+  const auto gradients =
+      prepare_to_clip(parameters) ? gradients_of(parameters) : std::vector<at::Tensor>();
   if (gradients.empty()) return at::zeros({}, at::TensorOptions().device(device_));
   const auto check = [&](const at::Tensor& norm) {
     if (error_if_nonfinite) require_finite(parameters, norm);
@@ -123,7 +124,8 @@ void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters,
   if (!(clip_value >= 0))
     refuse(core::str("clip_value is ", clip_value, "; allowed: 0 or more; correct it"));
   at::NoGradGuard no_grad;
-  const auto gradients = gradients_of(parameters);
+  const auto gradients =
+      prepare_to_clip(parameters) ? gradients_of(parameters) : std::vector<at::Tensor>();
   if (gradients.empty()) return;
   at::_foreach_clamp_min_(gradients, -clip_value);
   at::_foreach_clamp_max_(gradients, clip_value);

@@ -17,8 +17,10 @@ BIN, DIGITS = pathlib.Path(sys.argv[1]), sys.argv[2]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def output_of(program, *arguments, processes=None, simulated=None):
+def output_of(program, *arguments, processes=None, simulated=None, mixed_precision=None):
     command, environment = [BIN / program, *arguments], dict(os.environ)
+    if mixed_precision:
+        environment["DRIVETRAIN_MIXED_PRECISION"] = mixed_precision
     if processes:
         command = [BIN / "drivetrain", "launch", "--num-processes", str(processes),
                    *([] if simulated else ["--cpu"]), *command]
@@ -64,7 +66,7 @@ class Examples(unittest.TestCase):
 
     def test_04_accumulate(self):
         for processes in (None, 2):
-            self.assertIn("learned", output_of("04_accumulate", processes=processes).split())
+            self.assertIn("updates 50 learned\n", output_of("04_accumulate", processes=processes))
 
     def test_05_comm_hook(self):
         self.assertIn("learned", output_of("05_comm_hook", processes=2).split())
@@ -105,6 +107,18 @@ class Examples(unittest.TestCase):
                 self.assertEqual(names,
                                  ["memory.html", "memory.json", "memory.svg", "snapshot.json"])
 
+    def test_10_mixed_precision(self):
+        for processes in (None, 2):
+            text = output_of("10_mixed_precision", processes=processes)
+            self.assertGreater(number_after("skipped", text), 5)
+            self.assertIn("first the gradient of parameter ", text)
+            self.assertIn("; learned\n", text)
+
+    def test_11_activation_checkpoint(self):
+        for processes in (None, 2):
+            text = output_of("11_activation_checkpoint", processes=processes)
+            self.assertLess(number_after("with", text), 0.5 * number_after("without", text))
+
 
 class OnSimulatedDevices(unittest.TestCase):
     """By the environment alone, no example knows of it."""
@@ -135,6 +149,11 @@ class OnSimulatedDevices(unittest.TestCase):
 
 
 class Demo(unittest.TestCase):
+    def test_accuracy_in_sixteen_bits(self):
+        for precision in ("bf16", "fp16"):
+            text = output_of("demo_digits", DIGITS, processes=2, mixed_precision=precision)
+            self.assertGreaterEqual(number_after("held-out accuracy", text), 0.96)
+
     def test_accuracy_on_1_2_and_4_processes(self):
         for processes in (1, 2, 4):
             text = output_of("demo_digits", DIGITS, processes=processes)
