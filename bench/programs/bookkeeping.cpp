@@ -42,8 +42,9 @@ int main() {
     const auto micro_batch = scoped.accelerator.accumulate(scoped.model);
     scoped.step();
   };
-  std::vector<bench::Side> sides = {
-      {"plain", [&] { plain.step(); }}, {"scaled", [&] { scaled.step(); }}, {"scoped", scoped_step}};
+  std::vector<bench::Side> sides = {{"plain", [&] { plain.step(); }},
+                                    {"scaled", [&] { scaled.step(); }},
+                                    {"scoped", scoped_step}};
   bench::time_by_turns(sides, {.warmups = 2000, .blocks = 20, .steps = 2000});
   bench::report(sides);
 }
