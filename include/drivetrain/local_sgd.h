@@ -11,6 +11,11 @@
 
 namespace drivetrain {
 
+struct LocalSgdOptions {
+  int64_t steps = 8;    // >= 1; between two averages
+  bool enabled = true;  // off: gradients are averaged in every step, as ever
+};
+
 //   {
 //     drivetrain::LocalSgd local(accelerator, model, {.steps = 8});
 //     for (auto& batch : batches) { ...; optimizer.step(); local.step(); }
@@ -20,14 +25,9 @@ namespace drivetrain {
 // the rank's own. In a world of one it does nothing.
 class LocalSgd {
  public:
-  struct Options {
-    int64_t steps = 8;    // >= 1; between two averages
-    bool enabled = true;  // off: gradients are averaged in every step, as ever
-  };
-
   // Throws std::invalid_argument if options.steps is below 1.
   template <class P>
-  LocalSgd(const Accelerator& accelerator, const P& model, Options options = {})
+  LocalSgd(const Accelerator& accelerator, const P& model, LocalSgdOptions options = {})
       : LocalSgd(accelerator.world(), accelerator.state_of(model), options) {}
 
   // Collective, like the last average(), which it makes unless an exception ends the scope.
@@ -42,11 +42,11 @@ class LocalSgd {
   void average();
 
  private:
-  LocalSgd(World world, std::shared_ptr<training::ModelState> model, Options options);
+  LocalSgd(World world, std::shared_ptr<training::ModelState> model, LocalSgdOptions options);
 
   World world_;
   std::shared_ptr<training::ModelState> model_;
-  Options options_;
+  LocalSgdOptions options_;
   bool was_syncing_ = true;
   int64_t num_steps_ = 0;
   int exceptions_at_start_;

@@ -13,7 +13,8 @@
 
 namespace drivetrain {
 
-LocalSgd::LocalSgd(World world, std::shared_ptr<training::ModelState> model, Options options)
+LocalSgd::LocalSgd(World world, std::shared_ptr<training::ModelState> model,
+                   LocalSgdOptions options)
     : world_(std::move(world)),
       model_(std::move(model)),
       options_(options),
