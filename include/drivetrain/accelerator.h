@@ -411,7 +411,6 @@ class Accelerator {
   int64_t rows_of_batch() const;
   std::unique_ptr<detail::StepGate> make_gate() const;
   static void check_loss(const at::Tensor& loss);
-  void run_backward(const at::Tensor& start);
   void flush(const std::vector<std::shared_ptr<training::ModelState>>& models) const;
   // Takes the loss scale off the gradients that clipping is to see. False where they are not
   // complete yet, so that there is nothing to clip.

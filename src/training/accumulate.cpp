@@ -35,23 +35,14 @@ void Accelerator::check_loss(const at::Tensor& loss) {
         "was not under NoGradGuard and that parameters are not frozen");
 }
 
-void Accelerator::run_backward(const at::Tensor& start) {
-  start.backward();
-  // With one model it is certain which one this was; a rank whose loss reaches no parameter of it
-  // must still take part in the average.
-  const auto models = control_->models();
-  if (models.size() == 1 && models[0]->sync) models[0]->sync->after_backward();
-  control_->after_backward();
-}
-
 void Accelerator::backward(const at::Tensor& loss) {
   check_loss(loss);
-  run_backward(control_->scaled(loss));
+  control_->backward(loss);
 }
 
 void Accelerator::backward(const at::Tensor& loss_sum, int64_t count) {
   check_loss(loss_sum);
-  run_backward(control_->scaled_sum(loss_sum, count));
+  control_->backward(loss_sum, count);
 }
 
 bool Accelerator::sync_gradients() const { return control_->accumulation().is_boundary(); }

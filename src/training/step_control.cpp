@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/optim/optimizer.h>
 
@@ -29,6 +30,15 @@ void scale_gradients(const ModelState& model, double factor) {
     if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second)
       gradients.push_back(parameter.grad());
   if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
+}
+
+// The factor is the gradient that backward starts from, which saves a product and its backward; in
+// 16 bits it could overflow.
+void start_backward(const at::Tensor& loss, double factor) {
+  if (factor == 1) return loss.backward();
+  const at::Tensor start =
+      at::isReducedFloatingType(loss.scalar_type()) ? loss.to(at::kFloat) : loss;
+  start.backward(at::full(start.sizes(), factor, start.options()));
 }
 
 size_t num_parameters_of(const torch::optim::Optimizer& optimizer) {
@@ -77,23 +87,17 @@ Accumulation::Group& StepControl::group_of_loss() {
   return outside_;
 }
 
-at::Tensor StepControl::times_scale(const at::Tensor& loss) {
-  if (!scaler_) return loss;
-  if (scaler_->is_due()) scaler_->update();
-  return scaler_->scale(loss);
-}
-
-at::Tensor StepControl::scaled(const at::Tensor& loss) {
+void StepControl::backward(const at::Tensor& loss) {
   Accumulation::Group& group = group_of_loss();
   if (group.has_sums)
     refuse(
         "backward(loss) in a group of micro-batches that began with backward(loss_sum, count); "
         "allowed: one of the two for all of a group");
   group.has_means = true;
-  return times_scale(group.size > 1 ? loss / group.size : loss);
+  run(loss, 1.0 / static_cast<double>(group.size));
 }
 
-at::Tensor StepControl::scaled_sum(const at::Tensor& loss_sum, int64_t count) {
+void StepControl::backward(const at::Tensor& loss_sum, int64_t count) {
   if (count < 0) refuse(core::str("a sum over ", count, " samples; allowed: 0 or more"));
   Accumulation::Group& group = group_of_loss();
   if (group.has_means)
@@ -107,7 +111,18 @@ at::Tensor StepControl::scaled_sum(const at::Tensor& loss_sum, int64_t count) {
                      " prepared models; allowed: one, or within accumulate(model)"));
   group.has_sums = true;
   group.samples += static_cast<double>(count);
-  return times_scale(loss_sum);
+  run(loss_sum, 1);
+}
+
+void StepControl::run(const at::Tensor& loss, double factor) {
+  if (scaler_ && scaler_->is_due()) scaler_->update();
+  if (scaler_) factor *= scaler_->get_scale();
+  start_backward(loss, factor);
+  // With one model it is certain which one this was; a rank whose loss reaches no parameter of it
+  // must still take part in the average.
+  const Models alive = models();
+  if (alive.size() == 1 && alive[0]->sync) alive[0]->sync->after_backward();
+  after_backward();
 }
 
 void StepControl::after_backward() {

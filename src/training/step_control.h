@@ -34,14 +34,13 @@ class StepControl {
   // "" for a parameter of no model.
   std::string name_of(const at::Tensor& parameter) const;
 
-  // What backward is to start from: the loss over the size of its group, times the loss scale. If
-  // the optimizers have stepped since the last one, the scale is set for this one first.
-  at::Tensor scaled(const at::Tensor& loss);
-  // The sum of losses over `count` samples; divided at the end of its group by all their number.
-  at::Tensor scaled_sum(const at::Tensor& loss_sum, int64_t count);
-  // After backward: notes that there are gradients, and rescales those of a group that is complete.
-  // Collective at the end of a group of sums.
-  void after_backward();
+  // loss.backward(), for the loss over the size of its group, times the loss scale; if the
+  // optimizers have stepped since the last one, the scale is set for this one first. Rescales the
+  // gradients of a group that it completes. Collective.
+  void backward(const at::Tensor& loss);
+  // The same for the sum of losses over `count` samples, divided at the end of its group by all
+  // their number.
+  void backward(const at::Tensor& loss_sum, int64_t count);
 
   // Collective. Completes the group of `models` as it is.
   void flush(const Models& models);
@@ -51,7 +50,8 @@ class StepControl {
 
  private:
   Accumulation::Group& group_of_loss();
-  at::Tensor times_scale(const at::Tensor& loss);
+  void run(const at::Tensor& loss, double factor);
+  void after_backward();
   void complete(const Accumulation::Group& group, const Models& models) const;
 
   World world_;
