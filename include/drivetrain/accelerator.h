@@ -58,7 +58,9 @@ struct AcceleratorOptions {
   std::optional<MixedPrecision> mixed_precision = std::nullopt;
   // The loss scale of fp16; by default a GradScaler. Kept by the caller who wants to save it.
   std::shared_ptr<LossScaler> scaler = nullptr;
-  // Prepared models give float32 whatever they compute in.
+  // The types of parameters, buffers, outputs and of what ranks exchange.
+  MixedPrecisionPolicy mixed_precision_policy = {};
+  // Prepared models give float32 where they compute in 16 bits.
   bool float32_outputs = true;
   // Over config.gradient_accumulation_steps micro-batches unless it says how many.
   GradientAccumulationOptions gradient_accumulation = {};
@@ -228,6 +230,13 @@ class Accelerator {
   // with false, a part of a forward does not.
   MixedPrecision mixed_precision() const noexcept { return mixed_precision_; }
   Autocast autocast(bool enabled = true) const;
+  // The float32 values behind the 16-bit parameters of a model, by name, each once: what to save
+  // beside them. None without master_weights. A value that is written into a parameter by other
+  // than a step is taken over at the next step.
+  template <class P>
+  std::vector<std::pair<std::string, at::Tensor>> master_weights(const P& model) const {
+    return master_weights_of(*state_of(model));
+  }
   // The loss scale of fp16; null without.
   const std::shared_ptr<LossScaler>& scaler() const;
 
@@ -245,12 +254,12 @@ class Accelerator {
   // Throws CommError if JoinOptions say so, or what `body` throws.
   template <class... P>
   void join_uneven_inputs(const std::function<void()>& body, const P&... models) const {
-    join(body, {}, {sync_of(models)...});
+    join(body, {}, {state_of(models)...});
   }
   template <class... P>
   void join_uneven_inputs(const std::function<void()>& body, const JoinOptions& options,
                           const P&... models) const {
-    join(body, options, {sync_of(models)...});
+    join(body, options, {state_of(models)...});
   }
 
   // Scales the gradients of `parameters` so that their norm, over all of them together, is at most
@@ -399,11 +408,13 @@ class Accelerator {
       return model.scope().sync();
   }
 
+  using States = std::vector<std::shared_ptr<training::ModelState>>;
   void join(const std::function<void()>& body, const JoinOptions& options,
-            const std::vector<Sync>& models) const;
+            const States& models) const;
   // What prepare() does for every kind of model.
   detail::ForwardScope adopt(torch::nn::Module& module);
   detail::ForwardScope adopt(const Named& parameters, const Named& buffers);
+  static Named master_weights_of(const training::ModelState& model);
   void watch(const std::shared_ptr<const DataLoaderStatus>& loader);
   // The pass under way that began last.
   std::optional<DataLoaderStatus> innermost_loader() const;
@@ -411,7 +422,7 @@ class Accelerator {
   int64_t rows_of_batch() const;
   std::unique_ptr<detail::StepGate> make_gate() const;
   static void check_loss(const at::Tensor& loss);
-  void flush(const std::vector<std::shared_ptr<training::ModelState>>& models) const;
+  void flush(const States& models) const;
   // Takes the loss scale off the gradients that clipping is to see. False where they are not
   // complete yet, so that there is nothing to clip.
   bool prepare_to_clip(const std::vector<at::Tensor>& parameters) const;
@@ -437,6 +448,7 @@ class Accelerator {
   at::Device device_;
   DistributedDataParallelOptions ddp_;
   MixedPrecision mixed_precision_;
+  MixedPrecisionPolicy policy_;
   std::optional<detail::ForwardCast> cast_;
   std::shared_ptr<training::StepControl> control_;
   int schedule_steps_;

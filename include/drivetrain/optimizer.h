@@ -7,6 +7,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -54,6 +55,9 @@ class StepGate {
   virtual ~StepGate() = default;
   // Whether a step may update the parameters now: if so, it is `stepped`.
   virtual StepOutcome ask(torch::optim::Optimizer& optimizer, bool has_closure) = 0;
+  // step(), with what it needs around it.
+  virtual at::Tensor run(torch::optim::Optimizer& optimizer,
+                         const std::function<at::Tensor()>& step) = 0;
   // Whether gradients are of micro-batches whose step is still to come.
   virtual bool keeps_gradients(torch::optim::Optimizer& optimizer) = 0;
 };
@@ -108,17 +112,20 @@ class PreparedOptimizer : public O {
   at::Tensor step(typename O::LossClosure closure = nullptr) override {
     *outcome_ = gate_ ? gate_->ask(*this, closure != nullptr) : StepOutcome::stepped;
     if (*outcome_ != StepOutcome::stepped) return {};
-    if constexpr (detail::kHasFusedStep<O>) {
-      at::Tensor loss;
-      if (closure) {
-        at::AutoGradMode with_grad(true);
-        loss = closure();
+    const auto update = [&]() -> at::Tensor {
+      if constexpr (detail::kHasFusedStep<O>) {
+        at::Tensor loss;
+        if (closure) {
+          at::AutoGradMode with_grad(true);
+          loss = closure();
+        }
+        if (!detail::fused_step(static_cast<O&>(*this))) O::step();
+        return loss;
+      } else {
+        return O::step(closure);
       }
-      if (!detail::fused_step(static_cast<O&>(*this))) O::step();
-      return loss;
-    } else {
-      return O::step(std::move(closure));
-    }
+    };
+    return gate_ ? gate_->run(*this, update) : update();
   }
 
   // What the last step() has done; before the first one: accumulating.

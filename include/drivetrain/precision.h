@@ -27,6 +27,31 @@ class Optimizer;
 
 namespace drivetrain {
 
+// The types that a model is kept, computed and averaged in, whatever the strategy that trains it;
+// as FSDP's MixedPrecision and ColossalAI's master_weights. Each is float32, float16 or bfloat16.
+//
+// Batch and instance norms that keep statistics stay float32 throughout, as their kernels want it.
+struct MixedPrecisionPolicy {
+  // What parameters are kept in and forwards compute in, their floating-point inputs included: the
+  // other way than MixedPrecision, whose autocast chooses operation by operation. Gradients of
+  // 16-bit parameters are added up, unscaled, clipped and stepped on in float32.
+  std::optional<at::ScalarType> param_dtype = std::nullopt;
+  // What gradients travel in between ranks, rounded before and after the sum; by default their own.
+  std::optional<at::ScalarType> reduce_dtype = std::nullopt;
+  // Floating-point buffers; by default as they are.
+  std::optional<at::ScalarType> buffer_dtype = std::nullopt;
+  // Floating-point outputs; by default float32 for those of 16 bits, unless float32_outputs is off.
+  std::optional<at::ScalarType> output_dtype = std::nullopt;
+  // With 16-bit parameters: optimizers step on float32 values, of which parameters are the rounded
+  // copies. Without it an update that is too small for 16 bits is lost, or left to chance:
+  bool master_weights = true;
+  // With bfloat16 parameters: updated values are rounded up or down at random, each so often that
+  // their mean is exact. The same on all ranks and on every device.
+  bool stochastic_rounding = false;
+
+  bool operator==(const MixedPrecisionPolicy&) const = default;
+};
+
 // What an optimizer's step has done: nothing, because more micro-batches follow; nothing, because a
 // gradient was not finite; an update.
 enum class StepOutcome { accumulating, skipped, stepped };

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -39,10 +40,23 @@ namespace detail {
 // The precision that a prepared forward runs in.
 struct ForwardCast {
   c10::DeviceType device = c10::DeviceType::CPU;
-  at::ScalarType dtype = at::kBFloat16;
+  std::optional<at::ScalarType> autocast = std::nullopt;
   bool cache_enabled = true;
-  bool float32_outputs = true;
+  std::optional<at::ScalarType> inputs = std::nullopt;   // what floating-point ones become
+  std::optional<at::ScalarType> outputs = std::nullopt;  // likewise; if not,
+  bool float32_outputs = true;                           // those of 16 bits become float32
 };
+
+template <class T>
+concept MayHoldTensors =
+    std::copy_constructible<T> &&
+    (TensorLeaf<T> || HasFields<T> || DataAndTarget<T> || DataOnly<T> || is_optional<T> ||
+     MapLike<T> || OrderedDictLike<T> || SequenceLike<T> || TupleLike<T> || Struct<T>);
+
+// An argument of a forward, converted: a copy of what may hold tensors, the argument itself if not.
+template <class Arg>
+using Converted =
+    std::conditional_t<MayHoldTensors<std::remove_cvref_t<Arg>>, std::remove_cvref_t<Arg>, Arg&&>;
 
 // What surrounds a prepared forward. Shared by all copies of one stand-in.
 class ForwardScope {
@@ -50,22 +64,35 @@ class ForwardScope {
   ForwardScope(std::shared_ptr<training::ModelState> model, std::optional<ForwardCast> cast)
       : model_(std::move(model)), cast_(cast) {}
 
-  // Runs `forward`, with autocast if there is a cast; outputs are float32 then unless it says
-  // otherwise. Collective where buffers are broadcast.
+  // Runs `forward`, with autocast and conversion of its outputs as the cast says. Collective where
+  // buffers are broadcast.
   template <class Forward>
   decltype(auto) run(bool is_training, Forward&& forward) const {
     before(is_training);
     using Result = std::invoke_result_t<Forward>;
     if (!cast_) return std::forward<Forward>(forward)();
-    const Autocast scope(cast_->device, true, cast_->dtype, cast_->cache_enabled);
+    std::optional<Autocast> scope;
+    if (cast_->autocast) scope.emplace(cast_->device, true, cast_->autocast, cast_->cache_enabled);
     if constexpr (std::is_void_v<Result> || std::is_reference_v<Result>)
       return std::forward<Forward>(forward)();
     else if constexpr (std::is_same_v<Result, c10::IValue>)
-      return to_float32(std::forward<Forward>(forward)());
+      return output(std::forward<Forward>(forward)());
     else
       return Result(map_tensors(std::forward<Forward>(forward)(),
-                                [this](const at::Tensor& tensor) { return to_float32(tensor); }));
+                                [this](const at::Tensor& tensor) { return output(tensor); }));
   }
+
+  // Whether inputs are to be converted before forward.
+  bool converts_inputs() const noexcept { return cast_ && cast_->inputs; }
+  template <class Arg>
+  Converted<Arg> input(Arg& arg) const {
+    if constexpr (MayHoldTensors<std::remove_cvref_t<Arg>>)
+      return map_tensors(std::remove_cvref_t<Arg>(arg),
+                         [this](const at::Tensor& tensor) { return input_tensor(tensor); });
+    else
+      return static_cast<Converted<Arg>>(arg);
+  }
+  c10::IValue input(const c10::IValue& value) const;
 
   const std::shared_ptr<training::ModelState>& model() const noexcept { return model_; }
   // Null in a world of one.
@@ -73,9 +100,9 @@ class ForwardScope {
 
  private:
   void before(bool is_training) const;
-  // float16 and bfloat16 become float32 if the cast says so.
-  at::Tensor to_float32(const at::Tensor& tensor) const;
-  c10::IValue to_float32(const c10::IValue& value) const;
+  at::Tensor input_tensor(const at::Tensor& tensor) const;
+  at::Tensor output(const at::Tensor& tensor) const;
+  c10::IValue output(const c10::IValue& value) const;
 
   std::shared_ptr<training::ModelState> model_;
   std::optional<ForwardCast> cast_;
@@ -110,9 +137,16 @@ class PreparedModule : public Impl {
 
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
-    return scope_.run(this->is_training(), [&]() -> decltype(auto) {
-      return Impl::forward(std::forward<Args>(args)...);
-    });
+    const auto run = [this]<class... Given>(Given&&... given) -> decltype(auto) {
+      return scope_.run(this->is_training(), [&]() -> decltype(auto) {
+        return Impl::forward(std::forward<Given>(given)...);
+      });
+    };
+    if (!scope_.converts_inputs()) return run(std::forward<Args>(args)...);
+    std::tuple<detail::Converted<Args>...> inputs(scope_.template input<Args>(args)...);
+    return std::apply(
+        [&run](auto&... input) -> decltype(auto) { return run(static_cast<Args&&>(input)...); },
+        inputs);
   }
 
   template <class... Args>
@@ -190,7 +224,11 @@ class PreparedScript : public S {
       : S(module), scope_(std::move(scope)) {}
 
   auto forward(std::vector<c10::IValue> inputs,
-               const std::unordered_map<std::string, c10::IValue>& kwargs = {}) {
+               std::unordered_map<std::string, c10::IValue> kwargs = {}) {
+    if (scope_.converts_inputs()) {
+      for (auto& value : inputs) value = scope_.input(std::as_const(value));
+      for (auto& [name, value] : kwargs) value = scope_.input(std::as_const(value));
+    }
     return scope_.run(this->is_training(), [&] { return S::forward(std::move(inputs), kwargs); });
   }
 

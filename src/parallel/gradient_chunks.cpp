@@ -15,11 +15,6 @@
 namespace drivetrain::parallel {
 namespace {
 
-SlotSpec spec_of(const at::Tensor& parameter) {
-  return {
-      .numel = parameter.numel(), .dtype = parameter.scalar_type(), .device = parameter.device()};
-}
-
 // Strides of a gradient: its parameter's, or row-major where those leave gaps. The optimizers'
 // fused kernels and the accumulation of gradients are fast on these.
 std::vector<int64_t> gradient_strides(const at::Tensor& parameter) {
@@ -32,8 +27,8 @@ std::vector<int64_t> gradient_strides(const at::Tensor& parameter) {
 
 // Not a view as autograd understands it: zero_grad may detach it in place.
 at::Tensor make_window(const at::Tensor& flat, const at::Tensor& parameter, int64_t offset) {
-  const auto options = flat.options().dtype(parameter.scalar_type());
-  return at::empty({0}, options)
+  const auto dtype = parameter.is_complex() ? parameter.scalar_type() : flat.scalar_type();
+  return at::empty({0}, flat.options().dtype(dtype))
       .set_(flat.storage(), offset, parameter.sizes(), gradient_strides(parameter));
 }
 
@@ -58,18 +53,30 @@ bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 GradientChunks::GradientChunks(World world, NamedTensors parameters, ChunkCaps caps,
-                               std::shared_ptr<CommHook> hook)
+                               std::shared_ptr<CommHook> hook, bool float32_gradients)
     : world_(std::move(world)),
       parameters_(std::move(parameters)),
       caps_(caps),
       hook_(std::move(hook)),
+      float32_gradients_(float32_gradients),
       places_(parameters_.size()),
       has_arrived_(parameters_.size()),
       has_gradient_(parameters_.size()) {}
 
+SlotSpec GradientChunks::spec_of(const at::Tensor& parameter) const {
+  const at::ScalarType own = parameter.scalar_type();
+  return {.numel = parameter.numel(),
+          .dtype = float32_gradients_ && at::isReducedFloatingType(own) ? at::kFloat : own,
+          .device = parameter.device()};
+}
+
 void GradientChunks::set_order(std::vector<size_t> order) {
   std::vector<SlotSpec> specs;
-  for (const auto& [name, parameter] : parameters_) specs.push_back(spec_of(parameter));
+  types_.clear();
+  for (const auto& [name, parameter] : parameters_) {
+    specs.push_back(spec_of(parameter));
+    types_.push_back(parameter.scalar_type());
+  }
   order_ = std::move(order);
   layouts_ = lay_out_chunks(specs, order_, caps_);
   chunks_.clear();
@@ -147,6 +154,9 @@ void GradientChunks::contribute(size_t parameter, double scale) {
   at::Tensor& slot = window(parameter);
   if (is_same_memory(gradient, slot)) {
     slot.mul_(scale);
+  } else if (gradient.scalar_type() != slot.scalar_type()) {
+    // The product is to be of the slot's precision.
+    slot.copy_(reducible(parameter, gradient)).mul_(scale);
   } else {
     // One pass scales and copies.
     at::mul_out(slot, reducible(parameter, gradient), at::native::wrapped_scalar_tensor(scale));
@@ -166,11 +176,15 @@ void GradientChunks::contribute_nothing(size_t parameter) {
 void GradientChunks::check_type(size_t parameter, const at::Tensor& tensor,
                                 const char* what) const {
   const at::Tensor& slot = window(parameter);
-  if (tensor.device() == slot.device() && tensor.scalar_type() == slot.scalar_type()) return;
+  const at::ScalarType own = types_[parameter];
+  const bool is_gradient = &tensor != &parameters_[parameter].second;
+  const bool fits =
+      tensor.scalar_type() == own || (is_gradient && tensor.scalar_type() == slot.scalar_type());
+  if (tensor.device() == slot.device() && fits) return;
   throw ConfigError(
       "parallel",
       core::str(what, " \"", parameters_[parameter].first, "\" is ", tensor.scalar_type(), " on ",
-                tensor.device(), "; allowed: ", slot.scalar_type(), " on ", slot.device(),
+                tensor.device(), "; allowed: ", own, " on ", slot.device(),
                 ", as when its model was prepared; move and convert a model before that"));
 }
 

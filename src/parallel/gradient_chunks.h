@@ -22,9 +22,10 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 class GradientChunks {
  public:
-  // `parameters` are leaves, all different; `hook` is not null.
+  // `parameters` are leaves, all different; `hook` is not null. With float32_gradients, those of
+  // 16-bit parameters become float32 as they arrive, and stay so.
   GradientChunks(World world, NamedTensors parameters, ChunkCaps caps,
-                 std::shared_ptr<CommHook> hook);
+                 std::shared_ptr<CommHook> hook, bool float32_gradients = false);
 
   // Lays the gradients of these parameters out anew, in this order. The other parameters have none.
   void set_order(std::vector<size_t> order);
@@ -76,6 +77,7 @@ class GradientChunks {
   const at::Tensor& window(size_t parameter) const;
   void contribute(size_t parameter, double scale);
   void contribute_nothing(size_t parameter);
+  SlotSpec spec_of(const at::Tensor& parameter) const;
   void check_type(size_t parameter, const at::Tensor& tensor, const char* what) const;
   at::Tensor reducible(size_t parameter, const at::Tensor& gradient) const;
   void set_used(Chunk& chunk);
@@ -87,6 +89,8 @@ class GradientChunks {
   NamedTensors parameters_;
   ChunkCaps caps_;
   std::shared_ptr<CommHook> hook_;
+  bool float32_gradients_;
+  std::vector<at::ScalarType> types_;  // of the parameters, as they were laid out
   std::vector<size_t> order_;
   std::vector<ChunkLayout> layouts_;
   std::vector<Chunk> chunks_;

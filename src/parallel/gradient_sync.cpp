@@ -40,7 +40,7 @@ void check_leaves(const NamedTensors& parameters) {
 class GradientSync::State : public std::enable_shared_from_this<State> {
  public:
   State(const World& world, const NamedTensors& parameters, const NamedTensors& buffers,
-        const DistributedDataParallelOptions& options)
+        const DistributedDataParallelOptions& options, bool float32_gradients)
       : world_(world),
         is_single_(world.world_size() == 1),
         parameters_(distinct(parameters)),
@@ -50,7 +50,7 @@ class GradientSync::State : public std::enable_shared_from_this<State> {
         chunks_(world, parameters_,
                 {.first_bytes = cap_bytes("first_bucket_mb", options.first_bucket_mb),
                  .bytes = cap_bytes("bucket_cap_mb", options.bucket_cap_mb)},
-                make_comm_hook(options)) {}
+                make_comm_hook(options), float32_gradients) {}
 
   void start();
   void before_forward(bool training);
@@ -233,8 +233,8 @@ void GradientSync::State::replicate_from(int root) {
 
 GradientSync::GradientSync(const World& world, const NamedTensors& parameters,
                            const NamedTensors& buffers,
-                           const DistributedDataParallelOptions& options)
-    : state_(std::make_shared<State>(world, parameters, buffers, options)) {
+                           const DistributedDataParallelOptions& options, bool float32_gradients)
+    : state_(std::make_shared<State>(world, parameters, buffers, options, float32_gradients)) {
   state_->start();
 }
 

@@ -49,11 +49,12 @@ class GradientSync {
 
   // Collective. Blocks. Parameters in the order of their registration; undefined ones and further
   // names of one tensor may be among them. They must already be on their device and of their type,
-  // and outlive this object's use.
+  // and outlive this object's use. With float32_gradients, gradients of 16-bit parameters become
+  // float32 as they are averaged.
   // Throws ConfigError if an option is out of range, if a parameter is no leaf, or (on every rank)
   // if the ranks' models differ.
   GradientSync(const World& world, const NamedTensors& parameters, const NamedTensors& buffers,
-               const DistributedDataParallelOptions& options = {});
+               const DistributedDataParallelOptions& options = {}, bool float32_gradients = false);
   ~GradientSync();
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;

@@ -11,7 +11,10 @@
 
 #include "core/text.h"
 #include "parallel/gradient_sync.h"
+#include "parallel/replicas.h"
+#include "precision/policy.h"
 #include "training/forward_cast.h"
+#include "training/master_weights.h"
 #include "training/refuse.h"
 #include "training/step_control.h"
 
@@ -57,13 +60,33 @@ MixedPrecision choose_precision(const AcceleratorOptions& options) {
 
 std::shared_ptr<LossScaler> choose_scaler(const AcceleratorOptions& options,
                                           MixedPrecision precision) {
-  if (precision == MixedPrecision::fp16)
+  if (precision == MixedPrecision::fp16 || options.mixed_precision_policy.param_dtype == at::kHalf)
     return options.scaler ? options.scaler : std::make_shared<GradScaler>();
   if (options.scaler)
     refuse(
         "a loss scaler without fp16, whose small gradients it is for; allowed: with "
-        "mixed_precision = MixedPrecision::fp16; set that, or leave the scaler out");
+        "mixed_precision = MixedPrecision::fp16 or a policy with param_dtype Half; set one, or "
+        "leave the scaler out");
   return nullptr;
+}
+
+const MixedPrecisionPolicy& checked_policy(const AcceleratorOptions& options) {
+  precision::check(options.mixed_precision_policy, choose_precision(options));
+  return options.mixed_precision_policy;
+}
+
+// Gradients travel in the policy's type by the hooks that convert them.
+DistributedDataParallelOptions ddp_of(const AcceleratorOptions& options) {
+  DistributedDataParallelOptions ddp = options.ddp;
+  const auto reduce = options.mixed_precision_policy.reduce_dtype;
+  if (!reduce || !at::isReducedFloatingType(*reduce)) return ddp;
+  if (ddp.custom_hook || ddp.comm_hook != CommHookKind::none)
+    refuse(
+        "the policy has a reduce_dtype and ddp a communication hook, which says itself how "
+        "gradients "
+        "travel; allowed: one of the two; leave reduce_dtype out, or comm_hook at none");
+  ddp.comm_hook = reduce == at::kHalf ? CommHookKind::fp16 : CommHookKind::bf16;
+  return ddp;
 }
 
 GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
@@ -105,9 +128,10 @@ Accelerator::Accelerator(AcceleratorOptions options)
     : world_(options.world ? *options.world : World::from_environment(options.config)),
       hardware_(choose_hardware(options.config)),
       device_(claim_device(*hardware_, world_)),
-      ddp_(options.ddp),
+      ddp_(ddp_of(options)),
       mixed_precision_(choose_precision(options)),
-      cast_(training::cast_for(mixed_precision_, device_.type(), options.float32_outputs)),
+      policy_(checked_policy(options)),
+      cast_(training::cast_for(mixed_precision_, policy_, device_.type(), options.float32_outputs)),
       control_(std::make_shared<training::StepControl>(world_, accumulation_of(options),
                                                        choose_scaler(options, mixed_precision_))),
       schedule_steps_(options.scale_schedule_by_processes ? world_.world_size() : 1),
@@ -133,10 +157,25 @@ detail::ForwardScope Accelerator::adopt(const Named& parameters, const Named& bu
   refuse_second_preparation(parameters);
   move_tensors_(for_refusals(parameters, buffers), device_);
   move_optimizers();
+  auto masters = precision::convert_(parameters, buffers, policy_);
   Sync sync;
-  if (use_distributed())
-    sync = std::make_shared<parallel::GradientSync>(world_, parameters, buffers, ddp_);
-  return {control_->add_model(parameters, std::move(sync)), cast_};
+  if (use_distributed()) {
+    sync = std::make_shared<parallel::GradientSync>(world_, parameters, buffers, ddp_,
+                                                    /*float32_gradients=*/!masters.empty());
+    // What rank 0's parameters are rounded from.
+    Named values;
+    if (policy_.master_weights)
+      for (const auto& master : masters) values.emplace_back(master.name, master.value);
+    parallel::replicate(world_, values, 0);
+  }
+  std::shared_ptr<training::MasterWeights> weights;
+  if (!masters.empty())
+    weights = std::make_shared<training::MasterWeights>(std::move(masters), policy_);
+  return {control_->add_model(parameters, std::move(sync), std::move(weights)), cast_};
+}
+
+Accelerator::Named Accelerator::master_weights_of(const training::ModelState& model) {
+  return model.masters ? model.masters->values() : Named();
 }
 
 void Accelerator::move_optimizers() {
@@ -155,11 +194,14 @@ void Accelerator::refuse_second_preparation(const Named& parameters) const {
 }
 
 void Accelerator::join(const std::function<void()>& body, const JoinOptions& options,
-                       const std::vector<Sync>& models) const {
+                       const States& models) const {
   std::vector<parallel::GradientSync*> syncs;
-  for (const Sync& model : models)
-    if (model) syncs.push_back(model.get());
+  for (const auto& model : models)
+    if (model->sync) syncs.push_back(model->sync.get());
   parallel::join_uneven_inputs(world_, syncs, options, body);
+  // It ends with the parameters of one rank, of which others have no float32 values.
+  for (const auto& model : models)
+    if (model->masters) model->masters->take_over_parameters();
 }
 
 void Accelerator::watch(const std::shared_ptr<const DataLoaderStatus>& loader) {

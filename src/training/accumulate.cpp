@@ -55,14 +55,12 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   control_->accumulation().set_steps(steps);
 }
 
-void Accelerator::flush(const std::vector<std::shared_ptr<training::ModelState>>& models) const {
-  control_->flush(models);
-}
+void Accelerator::flush(const States& models) const { control_->flush(models); }
 
 const std::shared_ptr<LossScaler>& Accelerator::scaler() const { return control_->shared_scaler(); }
 
 Autocast Accelerator::autocast(bool enabled) const {
-  return hardware_->autocast(enabled, cast_ ? std::optional(cast_->dtype) : std::nullopt);
+  return hardware_->autocast(enabled, cast_ ? cast_->autocast : std::nullopt);
 }
 
 std::unique_ptr<detail::StepGate> Accelerator::make_gate() const {
@@ -71,6 +69,7 @@ std::unique_ptr<detail::StepGate> Accelerator::make_gate() const {
 
 bool Accelerator::prepare_to_clip(const std::vector<at::Tensor>& parameters) const {
   if (control_->is_accumulating(parameters)) return false;
+  control_->widen_gradients();
   LossScaler* scaler = control_->scaler();
   if (scaler == nullptr) return true;
   std::unordered_set<const void*> wanted;

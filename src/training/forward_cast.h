@@ -9,8 +9,9 @@
 
 namespace drivetrain::training {
 
-// None without mixed precision.
-std::optional<detail::ForwardCast> cast_for(MixedPrecision precision, c10::DeviceType device,
-                                            bool float32_outputs);
+// None where nothing is to be converted.
+std::optional<detail::ForwardCast> cast_for(MixedPrecision precision,
+                                            const MixedPrecisionPolicy& policy,
+                                            c10::DeviceType device, bool float32_outputs);
 
 }  // namespace drivetrain::training

@@ -3,11 +3,13 @@
 #include <drivetrain/local_sgd.h>
 
 #include <exception>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
 #include "core/text.h"
 #include "parallel/gradient_sync.h"
+#include "training/master_weights.h"
 #include "training/model_state.h"
 #include "training/refuse.h"
 
@@ -43,10 +45,12 @@ void LocalSgd::average() {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const void*> seen;
   for (const auto& [name, parameter] : model_->parameters)
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second)
-      parameters.push_back(parameter.detach());
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+  std::optional<training::MasterWeights::Step> in_float32;
+  if (model_->masters) in_float32.emplace(*model_->masters, parameters);
   const auto means = all_reduce(world_, parameters, ReduceOp::mean);
-  for (size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(means[i]);
+  for (size_t i = 0; i < parameters.size(); ++i) parameters[i].detach().copy_(means[i]);
+  if (in_float32) in_float32->finish();
 }
 
 }  // namespace drivetrain

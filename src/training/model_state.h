@@ -17,11 +17,14 @@ class GradientSync;
 
 namespace drivetrain::training {
 
+class MasterWeights;
+
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 struct ModelState {
   uint64_t id = 0;                               // never used twice in a process
   std::shared_ptr<parallel::GradientSync> sync;  // null in a world of one
+  std::shared_ptr<MasterWeights> masters;        // null where no parameter is kept in 16 bits
   NamedTensors parameters;                       // a tied one under each of its names
   std::unordered_set<const void*> identities;    // their tensors' implementations
 

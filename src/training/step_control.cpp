@@ -14,6 +14,7 @@
 
 #include "core/text.h"
 #include "parallel/gradient_sync.h"
+#include "training/master_weights.h"
 #include "training/refuse.h"
 
 namespace drivetrain::training {
@@ -54,11 +55,14 @@ StepControl::StepControl(World world, const GradientAccumulationOptions& accumul
     : world_(std::move(world)), accumulation_(accumulation), scaler_(std::move(scaler)) {}
 
 std::shared_ptr<ModelState> StepControl::add_model(NamedTensors parameters,
-                                                   std::shared_ptr<parallel::GradientSync> sync) {
+                                                   std::shared_ptr<parallel::GradientSync> sync,
+                                                   std::shared_ptr<MasterWeights> masters) {
   std::erase_if(models_, [](const auto& model) { return model.expired(); });
   auto model = std::make_shared<ModelState>();
   model->id = ++num_models;
   model->sync = std::move(sync);
+  model->masters = std::move(masters);
+  has_masters_ = has_masters_ || model->masters != nullptr;
   for (const auto& [name, parameter] : parameters)
     model->identities.insert(parameter.unsafeGetTensorImpl());
   model->parameters = std::move(parameters);
@@ -122,6 +126,7 @@ void StepControl::run(const at::Tensor& loss, double factor) {
   // must still take part in the average.
   const Models alive = models();
   if (alive.size() == 1 && alive[0]->sync) alive[0]->sync->after_backward();
+  widen_gradients();
   after_backward();
 }
 
@@ -156,6 +161,12 @@ void StepControl::flush(const Models& models) {
     if (model->sync) model->sync->reduce_now();
   complete(*group, models);
   group->count = 0;
+}
+
+void StepControl::widen_gradients() const {
+  if (!has_masters_) return;
+  for (const auto& model : models())
+    if (model->masters) model->masters->widen_gradients();
 }
 
 bool StepControl::is_accumulating(const std::vector<at::Tensor>& parameters) const {
@@ -201,6 +212,12 @@ StepOutcome OptimizerGate::decide(torch::optim::Optimizer& optimizer, bool has_c
     for (Owner& owner : owners_)
       if (const auto model = owner.model.lock()) owner.stepped_group = model->group;
   }
+  if (control_->has_masters() && has_closure)
+    refuse(
+        "step(closure) with parameters that are kept in 16 bits, which are float32 within a step; "
+        "allowed: optimizers that step on gradients computed before; use autocast (mixed_precision "
+        "= MixedPrecision::bf16), or no 16 bits, with this one");
+  control_->widen_gradients();
   LossScaler* scaler = control_->scaler();
   if (scaler == nullptr) return StepOutcome::stepped;
   if (has_closure)
@@ -208,6 +225,26 @@ StepOutcome OptimizerGate::decide(torch::optim::Optimizer& optimizer, bool has_c
         "step(closure) with a loss scale, which cannot change within a step; allowed: optimizers "
         "that step on gradients computed before; use bf16, or no mixed precision, with this one");
   return scaler->may_step(optimizer) ? StepOutcome::stepped : StepOutcome::skipped;
+}
+
+at::Tensor OptimizerGate::run(torch::optim::Optimizer& optimizer,
+                              const std::function<at::Tensor()>& step) {
+  if (!control_->has_masters()) return step();
+  find_owners(optimizer);
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    for (const at::Tensor& parameter : group.params())
+      if (parameter.grad().defined()) parameters.push_back(parameter);
+  Models models;  // outlive what changes them
+  std::vector<std::unique_ptr<MasterWeights::Step>> changes;
+  for (const Owner& owner : owners_)
+    if (auto model = owner.model.lock(); model && model->masters) {
+      models.push_back(model);
+      changes.push_back(std::make_unique<MasterWeights::Step>(*model->masters, parameters));
+    }
+  at::Tensor loss = step();
+  for (const auto& change : changes) change->finish();
+  return loss;
 }
 
 bool OptimizerGate::keeps_gradients(torch::optim::Optimizer& optimizer) {

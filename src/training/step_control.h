@@ -5,6 +5,7 @@
 
 #include <drivetrain/accelerator.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,7 +27,8 @@ class StepControl {
   const std::shared_ptr<LossScaler>& shared_scaler() const { return scaler_; }
 
   std::shared_ptr<ModelState> add_model(NamedTensors parameters,
-                                        std::shared_ptr<parallel::GradientSync> sync);
+                                        std::shared_ptr<parallel::GradientSync> sync,
+                                        std::shared_ptr<MasterWeights> masters);
   // Those that live.
   Models models() const;
   // Changes with every model that is added.
@@ -45,6 +47,10 @@ class StepControl {
   // Collective. Completes the group of `models` as it is.
   void flush(const Models& models);
 
+  // Whether a model keeps parameters in 16 bits; if so, what to do before gradients are looked at.
+  bool has_masters() const { return has_masters_; }
+  void widen_gradients() const;
+
   // Whether any of the parameters is of a model whose group is not complete.
   bool is_accumulating(const std::vector<at::Tensor>& parameters) const;
 
@@ -59,6 +65,7 @@ class StepControl {
   std::shared_ptr<LossScaler> scaler_;
   std::vector<std::weak_ptr<ModelState>> models_;
   uint64_t version_ = 0;
+  bool has_masters_ = false;
   // Of a backward outside of accumulate().
   Accumulation::Group outside_;
   Models models_outside_;
@@ -70,6 +77,8 @@ class OptimizerGate final : public detail::StepGate {
   explicit OptimizerGate(std::shared_ptr<StepControl> control) : control_(std::move(control)) {}
 
   StepOutcome ask(torch::optim::Optimizer& optimizer, bool has_closure) override;
+  at::Tensor run(torch::optim::Optimizer& optimizer,
+                 const std::function<at::Tensor()>& step) override;
   bool keeps_gradients(torch::optim::Optimizer& optimizer) override;
 
  private:

@@ -2,6 +2,7 @@
 // Threads that read ahead: order, random numbers, errors, time limits.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <drivetrain/data.h>
+#include <drivetrain/hardware.h>
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -208,6 +209,29 @@ TEST(Workers, SeeTheLoopsOwnGradMode) {
   DataLoader loader(Modes{{2}}, {.num_workers = 1});
   const torch::NoGradGuard no_grad;
   EXPECT_EQ(joined(batches_of(loader)), (Indices{0, 0}));
+}
+
+TEST(Workers, ComputeInTheLoopsOwnPrecision) {
+  struct Products : Numbers {
+    int64_t get(size_t) const {
+      return static_cast<int64_t>(torch::ones({2, 2}).mm(torch::ones({2, 2})).scalar_type());
+    }
+  };
+  const auto types_with = [](int workers) {
+    DataLoader loader(Products{{4}}, {.num_workers = workers});
+    return batches_of(loader);
+  };
+  const auto all = [](at::ScalarType type) {
+    return std::vector<Indices>(4, Indices{static_cast<int64_t>(type)});
+  };
+  for (const int workers : {0, 2})
+    for (const auto type : {at::kBFloat16, at::kHalf}) {
+      {
+        const Autocast scope(c10::kCPU, true, type);
+        EXPECT_EQ(types_with(workers), all(type));
+      }
+      EXPECT_EQ(types_with(workers), all(at::kFloat));
+    }
 }
 
 TEST(Workers, AreLeftSafelyInTheMiddleOfReading) {
