@@ -15,8 +15,12 @@ if(EXISTS ${cuda_library})
   find_path(DRIVETRAIN_NCCL_INCLUDE nccl.h
     HINTS ${wheels} $ENV{NCCL_HOME}/include /usr/local/cuda/include
     DOC "The folder of NCCL's headers")
-  if(DRIVETRAIN_CUDA_INCLUDE)
+  if(EXISTS ${DRIVETRAIN_CUDA_INCLUDE}/crt/host_config.h)
     set(DRIVETRAIN_HAS_CUDA ON)
+  elseif(DRIVETRAIN_CUDA_INCLUDE)
+    message(WARNING "CUDA's headers in ${DRIVETRAIN_CUDA_INCLUDE} are not whole (no "
+      "crt/host_config.h), so CUDA's allocator and NCCL are left out; install the toolkit, or "
+      "with pip: cuda-toolkit[crt]")
   endif()
   file(STRINGS ${cuda_library} nccl LIMIT_COUNT 1 REGEX "_ZTVN4c10d16ProcessGroupNCCLE")
   if(DRIVETRAIN_HAS_CUDA AND DRIVETRAIN_NCCL_INCLUDE AND nccl)

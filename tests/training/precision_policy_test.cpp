@@ -97,7 +97,7 @@ void expect_as_by_hand(const Options& options) {
   Optimizer reference(std::vector<Tensor>{by_hand}, options);
 
   torch::nn::Linear layer(torch::nn::LinearOptions(6, 3).bias(false));
-  layer->weight.set_data(start.cpu());
+  layer->weight.set_data(start.cpu().clone());
   Accelerator accelerator(with({.param_dtype = kBf16}));
   auto optimizer = accelerator.prepare(Optimizer(layer->parameters(), options));
   auto model = accelerator.prepare(layer);
