@@ -20,7 +20,7 @@ if(EXISTS ${cuda_library})
   elseif(DRIVETRAIN_CUDA_INCLUDE)
     message(WARNING "CUDA's headers in ${DRIVETRAIN_CUDA_INCLUDE} are not whole (no "
       "crt/host_config.h), so CUDA's allocator and NCCL are left out; install the toolkit, or "
-      "with pip: cuda-toolkit[crt]")
+      "with pip: cuda-toolkit[crt,cccl]")
   endif()
   file(STRINGS ${cuda_library} nccl LIMIT_COUNT 1 REGEX "_ZTVN4c10d16ProcessGroupNCCLE")
   if(DRIVETRAIN_HAS_CUDA AND DRIVETRAIN_NCCL_INCLUDE AND nccl)
